@@ -132,7 +132,7 @@ def _asks(known: Known, question: Question, kind: str, beliefs: Beliefs | None) 
 
 def _compared_again(question: Question, beliefs: Beliefs) -> Question | None:
     """Return the question whether a document is like another member of its likeliest group."""
-    opinion = beliefs.open[question.documents[0]]
+    opinion = beliefs.opinion(question.documents[0])
     if opinion.n_asked >= PATIENCE or not opinion.likely:
         return None
     anchor = min(opinion.likely, key=lambda name: (-opinion.likely[name], name))

@@ -32,6 +32,7 @@ from hmrf_dask.cli.group import (
     scheduler_option,
     where_to_run,
 )
+from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.cli.run_command import run
 from hmrf_dask.limits import RANGES
@@ -250,7 +251,7 @@ def hmrf() -> None:
 
 
 for command in (
-    run, check, suggest_k, inspect, ask, answers, fit, predict, evaluate, demo, completion,
+    run, check, label, ask, answers, suggest_k, inspect, fit, predict, evaluate, demo, completion,
 ):  # fmt: skip
     hmrf.add_command(command)
 

@@ -96,7 +96,8 @@ def suggest_k(
     A row for each K: how far J lies below that of shuffled documents, the share of documents that
     are nearest to their own cluster without them, the silhouette, how alike fits of two halves are,
     and the answers that a fit without answers contradicts, by kind. The JOB's n_clusters does not
-    count; its output is neither read nor written. A star stands where the range is that is likely.
+    count; of its output the journal of answers alone is read. A star stands where the range is that
+    is likely.
     """
     from hmrf_dask.fit.suggestion import Span
     from hmrf_dask.jobs.inputs import gather, load_job

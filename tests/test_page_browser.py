@@ -122,12 +122,18 @@ def test_thirty_answers_by_keys_survive_undos_a_restart_and_a_kill(browser, outp
         assert len(standing_answers(file)) == 13
         while len(standing_answers(file)) < 30:
             assert "Saved" in press(page, right_key(page))
+        page.click("[data-view=history]")
+        page.click("text=Refit with the answers so far")
+        page.wait_for_selector("text=The refit is done", timeout=90_000)
+        assert page.locator("tbody tr").count() == 2
         process.send_signal(signal.SIGKILL)
         process.wait(10)
     answers = standing_answers(file)
     assert len(answers) == len({one.id for one in answers}) == 30
     assert {one.annotator for one in answers} == {"Ada"}
-    assert run(output.parent / "job.yaml").release == 2  # which takes them
+    report = run(output.parent / "job.yaml")
+    assert (report.status, report.release) == ("up to date", 2)
+    assert report.answers["journal"]["answers"] == 30
 
 
 # ---- keys, and what is seen

@@ -11,7 +11,6 @@ import webbrowser
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
@@ -116,7 +115,7 @@ def _page(wanted: Wanted, port: int) -> Page:
         asking.journal,
         people=wanted.people,
         before=before,
-        later=partial(thoughts.submit, _paced),
+        later=lambda work: thoughts.submit(_paced, work),
     )
 
     def more() -> None:

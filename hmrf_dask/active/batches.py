@@ -38,7 +38,7 @@ SAMPLED = 4096  # rows by which the median gap of all is estimated
 FEW_CLUSTERS = 5  # of so many all anchors are asked about against each other
 SHARE = 5  # of a batch a fifth is about anchors, and a fifth may be far from all
 NEAREST_SHOWN = 5  # of the anchors of many clusters
-ALIKE = 0.2  # how likely it is that an anchor belongs with one of those nearest to it
+ALIKE = 0.5  # how likely it is that an anchor belongs with one of those nearest to it
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,8 @@ def choose(pool: Pool, clusters: Clusters, known: Known, n: int) -> list[Questio
     if not n or (clusters.sizes > 0).sum() < 2:
         return []
     n_groups = sum(len(members) > 1 for members in known.members.values())
-    exploring = 2 * n_groups < (clusters.sizes > 0).sum()
+    n_clusters = int((clusters.sizes > 0).sum())
+    exploring = n_clusters > FEW_CLUSTERS and 2 * n_groups < n_clusters
     documents = np.array(known.documents, np.str_)
     closed = [
         known.sizes[known.group(name)] > 1 or name in known.opened or name in known.unsure

@@ -16,7 +16,7 @@ from hmrf_dask.tasks import questions
 from hmrf_dask.tasks.questions import Askable, Outermost
 from hmrf_dask.types import FloatArray, IntArray
 
-REPORTED = 64  # rows of a partition
+REPORTED = 256  # rows of a partition
 
 
 class FarthestFirst:

@@ -26,6 +26,9 @@ from hmrf_dask.constraints.pairs import Constraints
 Pairs = Iterable[tuple[str, str]]
 
 
+COMPLETE = 0.99  # of the shares of all groups, which are rounded
+
+
 class Known:
     """Groups of documents, and which of them are apart; ids are text.
 
@@ -154,24 +157,31 @@ class Known:
 
         None are left once it is settled: it has its group, opens one, or one alone is left.
         """
+        if self.last_left(question) is not None:
+            return []
         own = self.group(question.documents[0])
-        groups = [self.group(document) for document in question.shown]
-        if own in groups or self.opened & set(question.documents):
+        likely = question.likely or (1.0 / max(len(question.shown), 1),) * len(question.shown)
+        open_ones = set(self._open(question))
+        if own in map(self.group, question.shown) or self.opened & set(question.documents):
             return []
-        rivals = self.rivals.get(own, set())
-        likely = question.likely or (1.0 / max(len(groups), 1),) * len(groups)
-        left = [
-            (document, share)
-            for document, group, share in zip(question.shown, groups, likely, strict=True)
-            if group not in rivals
-        ]
-        if len(left) == 1 < len(groups) and self._all_apart(groups):
-            return []
-        lost = sum(likely) - sum(share for _, share in left)
-        remaining = 1.0 - lost  # what is lacking to 1 is that it belongs to none of them
+        left = [pair for pair in zip(question.shown, likely, strict=True) if pair[0] in open_ones]
+        # what is lacking to 1 is that it belongs to none of them
+        remaining = 1.0 - sum(likely) + sum(share for _, share in left)
         if remaining <= 0.0:
             return [(document, 1.0 / len(left)) for document, _ in left]
         return [(document, min(share / remaining, 1.0)) for document, share in left]
+
+    def _open(self, question: Question) -> list[str]:
+        rivals = self.rivals.get(self.group(question.documents[0]), set())
+        return [name for name in question.shown if self.group(name) not in rivals]
+
+    def last_left(self, question: Question) -> str | None:
+        """Return the one group that a document must belong to as all others are excluded."""
+        left = self._open(question)
+        complete = not question.likely or sum(question.likely) > COMPLETE
+        if len(left) != 1 or len(question.shown) == 1 or not complete:
+            return None
+        return left[0] if self._all_apart([self.group(name) for name in question.shown]) else None
 
     def _all_apart(self, groups: list[str]) -> bool:
         return all(

@@ -131,17 +131,26 @@ def _asks(known: Known, question: Question, kind: str, beliefs: Beliefs | None) 
 
 
 def _compared_again(question: Question, beliefs: Beliefs) -> Question | None:
-    """Return the question whether a document is like another member of its likeliest group."""
+    """Return the question that tells more of a document whose answers settle nothing yet.
+
+    It is compared with another member of its likeliest group, or else with the next group.
+    """
     opinion = beliefs.opinion(question.documents[0])
-    if opinion.n_asked >= PATIENCE or not opinion.likely:
+    if opinion.n_asked >= PATIENCE:
         return None
-    anchor = min(opinion.likely, key=lambda name: (-opinion.likely[name], name))
-    members = next((one.members for one in beliefs.groups if one.anchor == anchor), (anchor,))
-    left = [name for name in (anchor, *members) if name not in opinion.asked]
-    if not left:
-        return None
-    documents, likely = (question.documents[0], left[0]), (round(opinion.likely[anchor], 4),)
-    return Question(PAIR, documents, (), likely, question.why)
+    likely = dict(opinion.likely)
+    for name in question.shown:
+        likely.setdefault(beliefs.anchor_of.get(name, name), 0.0)
+    order = sorted(likely, key=lambda anchor: (-likely[anchor], anchor))
+    members = {one.anchor: one.members for one in beliefs.groups}
+    for place, anchor in enumerate(order):
+        if place and not opinion.asked.isdisjoint(members.get(anchor, (anchor,))):
+            continue  # it was told apart from that group
+        for name in (anchor, *members.get(anchor, ())):
+            if name not in opinion.asked and name != question.documents[0]:
+                documents, share = (question.documents[0], name), round(likely[anchor], 4)
+                return Question(PAIR, documents, (), (share,), question.why)
+    return None
 
 
 def _first(questions: Iterator[Question | None]) -> Question | None:

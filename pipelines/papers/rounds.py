@@ -8,15 +8,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from hmrf_dask import HMRFKMeans
+from hmrf_dask import Constraints, HMRFKMeans
 from hmrf_dask.active import Answers, next_choices
+from hmrf_dask.active.known import Known
 from hmrf_dask.active.rounds import Person, next_question
-from hmrf_dask.answers.records import DIFFERENT, PAIR, SAME, Entry, Question
+from hmrf_dask.answers.records import CHOICE, DIFFERENT, NONE, PAIR, SAME, Entry, Question
 from hmrf_dask.errors import HmrfWarning
-from pipelines.papers.cells import Curves
+from pipelines.papers.cells import Curves, standard_error
 from pipelines.papers.harness import main
 from pipelines.papers.plans import Arm, Axis, Experiment, Figure, Study
 from pipelines.papers.sets import lsa
@@ -24,7 +26,9 @@ from pipelines.papers.supervision import Fold, Given, random_pairs
 
 A_NIGHT = 25
 QUESTIONS = Axis("answers", (25, 50, 75), (25, 50))
-CHOSEN, RANDOM, NOTHING = "chosen", "random", "no answers"
+SURE, BELIEVED, CLICKS = "pairs", "pairs believed", "clicks believed"
+HOW = (SURE, BELIEVED, CLICKS)
+RANDOM, NOTHING = "random", "no answers"
 DEFAULTS = "defaults"
 SETS = {
     "News-Related-3, LSA": partial(lsa, "news_related_3"),
@@ -32,43 +36,64 @@ SETS = {
 }
 
 
-def nightly(fold: Fold, n_answers: float, *, trust: float | None = None) -> Given:
-    """Return the answers to so many questions, 25 a night, each night about the last fit."""
-    n_clusters, entries = int(fold.classes.max()) + 1, list[Entry]()
-    answers = Answers(entries, trust=trust, n_clusters=n_clusters)
+def nightly(fold: Fold, n_answers: float, *, how: str) -> Given:
+    """Return what so many answers tell a fit, 25 a night, each night about the last fit."""
+    entries: list[Entry] = []
+    batches: list[Question] = []
+    given = Given()
     while len(entries) < n_answers:
-        given = given_of(answers)
-        model = HMRFKMeans(n_clusters, random_state=2 * fold.run + fold.number)
+        model = HMRFKMeans(int(fold.classes.max()) + 1, random_state=2 * fold.run + fold.number)
         with warnings.catch_warnings():
             # a few short messages have no word that is left, and the fit says so every time
             warnings.filterwarnings("ignore", r"\d+ rows are zero", HmrfWarning)
             model.fit(fold.values, must_link=given.must_link, cannot_link=given.cannot_link)
-            batch = next_choices(model, A_NIGHT, X=fold.values, answers=answers)
-        night = len(entries) + A_NIGHT
-        while len(entries) < night:
-            person = Person(kind=PAIR)
-            question = next_question(batch, entries, person, control=0.0, beliefs=answers.beliefs)
-            if question is None:
-                return given_of(answers)
-            entries.append(_answered(question, fold, len(entries)))
-            answers = Answers(entries, trust=trust, n_clusters=n_clusters)
-    return given_of(answers)
+            known = (
+                Constraints(given.must_link, given.cannot_link) if how == SURE else Answers(entries)
+            )
+            batch = next_choices(model, A_NIGHT, X=fold.values, answers=known)
+        batches += batch
+        if not _answer(fold, batch, entries, how):
+            break
+        given = _given_of(entries, batches, how)
+    return given
 
 
-def _answered(question: Question, fold: Fold, number: int) -> Entry:
-    """Return what somebody says who knows the classes."""
-    classes = {int(fold.classes[int(name)]) for name in question.documents}
-    answer = SAME if len(classes) == 1 else DIFFERENT
-    return Entry(f"{number:06d}", PAIR, question.documents, (), answer, likely=question.likely)
+def _answer(fold: Fold, batch: list[Question], entries: list[Entry], how: str) -> bool:
+    """Answer a night's questions as somebody who knows the classes; return whether any was left."""
+    person = Person(kind=CHOICE if how == CLICKS else PAIR)
+    for _ in range(A_NIGHT):
+        beliefs = None if how == SURE else Answers(entries).beliefs
+        question = next_question(batch, entries, person, control=0.0, beliefs=beliefs)
+        if question is None:
+            return False
+        own = int(fold.classes[int(question.documents[0])])
+        others = question.shown or question.documents[1:]
+        alike = [name for name in others if int(fold.classes[int(name)]) == own]
+        documents = question.documents
+        answer = SAME if alike else DIFFERENT
+        if question.kind == CHOICE:
+            documents, answer = (documents[0], *alike[:1]), SAME if alike else NONE
+        name = f"{len(entries):06d}"
+        entries.append(
+            Entry(name, question.kind, documents, question.shown, answer, likely=question.likely)
+        )
+    return True
 
 
-def given_of(answers: Answers) -> Given:
+def _given_of(entries: list[Entry], batches: list[Question], how: str) -> Given:
     """Return what answers tell a fit, as pairs of rows."""
-    pairs = answers.constraints()
-    both = (
-        np.array(some, np.int64).reshape(-1, 2) for some in (pairs.must_link, pairs.cannot_link)
-    )
-    return Given(*both)
+    if how != SURE:
+        pairs = Answers(entries).constraints()
+        return Given(*(_rows(some) for some in (pairs.must_link, pairs.cannot_link)))
+    known = Known.of(entries)
+    same = [entry.documents for entry in entries if entry.answer == SAME]
+    last = [(question.documents[0], known.last_left(question)) for question in batches]
+    same += [(document, other) for document, other in last if other is not None]
+    return Given(_rows(same), _rows([one.documents for one in entries if one.answer == DIFFERENT]))
+
+
+def _rows(pairs: Any) -> Any:
+    return np.array(pairs, dtype=np.str_).reshape(-1, 2).astype(np.int64)
 
 
 def anywhere(fold: Fold, n_answers: float) -> Given:
@@ -84,46 +109,43 @@ STUDIES = tuple(
         ask,
     )
     for rows, load in SETS.items()
-    for how, ask in ((CHOSEN, nightly), (RANDOM, anywhere), ("certain", partial(nightly, trust=1.0)))
+    for how, ask in (*((how, partial(nightly, how=how)) for how in HOW), (RANDOM, anywhere))
 )  # fmt: skip
 
 
 def findings(found: Mapping[str, Curves]) -> list[str]:
     """Tell NMI of all rows after each night, and its differences, with their standard errors."""
     lines = [
-        "| rows | answers | chosen | random | no answers | chosen − random | chosen − none |",
-        f"|{' --- |' * 7}",
+        f"| rows | answers | {' | '.join(HOW)} | random | no answers | pairs − random "
+        "| pairs − none | clicks − random |",
+        f"|{' --- |' * (len(HOW) + 7)}",
     ]
     for rows in SETS:
-        chosen, random = (found.get(f"{rows}, {how}") for how in (CHOSEN, RANDOM))
-        if chosen is not None and random is not None:
-            lines += [f"| {rows} | {x:g} | {_row(chosen, random, x)} |" for x in chosen.xs]
+        curves = [found[name] for how in (*HOW, RANDOM) if (name := f"{rows}, {how}") in found]
+        if len(curves) == len(HOW) + 1:
+            lines += [f"| {rows} | {x:g} | {_row(curves, x)} |" for x in curves[0].xs]
     return [*lines, "", "NMI of all rows."]
 
 
-def _row(chosen: Curves, random: Curves, x: float) -> str:
-    ours = chosen.values(DEFAULTS, x, "nmi_all")
-    others = [random.values(arm, x, "nmi_all") for arm in (DEFAULTS, NOTHING)]
-    means = [f"{values.mean():.3f}" for values in (ours, *others)]
-    errors = [(ours - values).std(ddof=1) / np.sqrt(len(ours)) for values in others]
-    return " | ".join(
-        [
-            *means,
-            *(
-                f"{(ours - values).mean():+.3f} ± {error:.3f}"
-                for values, error in zip(others, errors, strict=True)
-            ),
-        ]
-    )
+def _row(curves: list[Curves], x: float) -> str:
+    values = [one.values(DEFAULTS, x, "nmi_all") for one in curves]
+    values.append(curves[-1].values(NOTHING, x, "nmi_all"))
+    pairs, _, clicks, chance, none = values
+    differences = [
+        f"{(one - other).mean():+.3f} ± {standard_error(one - other):.3f}"
+        for one, other in ((pairs, chance), (pairs, none), (clicks, chance))
+    ]
+    return " | ".join([*(f"{one.mean():.3f}" for one in values), *differences])
 
 
 EXPERIMENT = Experiment(
     "rounds",
     "Nightly rounds of questions",
     "Three nights of 25 answers each: to questions that `next_choices` asks about the clusters of "
-    "the night before, a document going on to its next group where it was told apart from one, "
-    "beside answers to random pairs. All documents may be asked about, and all are judged. "
-    "Defaults of the library.",
+    "the night before, beside answers to random pairs. Pairs: a document goes on to its next group "
+    "where it was told apart from one, and every answer is a pair for the next fit. Believed: "
+    "answers may be wrong, and only documents that are settled reach the fit; of a click one is "
+    "enough. All documents may be asked about, and all are judged. Defaults of the library.",
     STUDIES,
     tuple(Figure(one.name, one.name, "nmi_all") for one in STUDIES),
     findings,

@@ -16,6 +16,7 @@ from hmrf_dask.answers.records import Entry
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.jobs.answers import read_answers, split_answers
+from hmrf_dask.jobs.check import check_file
 from hmrf_dask.jobs.former import Documents
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.journal import anchored
@@ -83,6 +84,17 @@ def test_the_order_of_lines_changes_nothing(corpus: JobCorpus) -> None:
     lines = (corpus.folder / "out/journal.jsonl").read_bytes().splitlines(keepends=True)
     corpus.write({"out/journal.jsonl": b"".join([*reversed(lines), lines[0]])})
     assert run(job).status == "up to date"
+
+
+def test_check_reads_the_journal_too(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 5, **SMALL)
+    before = check_file(str(job)).answers
+    assert before is not None
+    corpus.write({"out/journal.jsonl": b"".join(one.to_line() for one in answers(corpus))})
+    after = check_file(str(job)).answers
+    assert after is not None
+    assert after.must_links > before.must_links
+    assert after.files == before.files + 1
 
 
 def test_a_killed_run_goes_on_with_the_answers_that_it_had(corpus: JobCorpus) -> None:

@@ -75,8 +75,8 @@ class Answers:
         address : str or path
         storage_options : mapping, optional
             What fsspec needs to reach a store.
-        trust, n_clusters
-            As of the class.
+        trust : float or mapping of str to float, optional
+        n_clusters : int, optional
 
         Examples
         --------

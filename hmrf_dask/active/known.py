@@ -95,8 +95,8 @@ class Known:
         different = [(a, b) for one in together for a, b in one.cannot_link.tolist()]
         different += [
             (document, anchor)
-            for document, opinion in beliefs.open.items()
-            for anchor, likely in opinion.likely.items()
+            for document in beliefs.open
+            for anchor, likely in beliefs.opinion(document).likely.items()
             if likely < 1.0 - SETTLED
         ]
         known = cls(same, different)

@@ -47,6 +47,11 @@ class Pool:
         # Rows that lie in memory are looked through once, those of files in every pass.
         self.parts = self.flow.persist(parts) if in_memory else parts
 
+    @property
+    def scale(self) -> float:
+        """What cosines are multiplied by, so that they are log odds of neighbourhoods."""
+        return math.log(ODDS) / self._gap
+
     def over_all(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
         """Return a call for each partition."""
         return [self.flow.lazy(function, part, *arguments) for part in self.parts]
@@ -83,8 +88,7 @@ class Pool:
         """
         table = self.table(directions)
         while True:
-            scale = math.log(ODDS) / self._gap
-            parts = self.over_all(questions.most_uncertain, table, settled, scale)
+            parts = self.over_all(questions.most_uncertain, table, settled, self.scale)
             found: Uncertain = self.joined(questions.merge_uncertain, parts)
             if not len(found.rows.rows):
                 return None

@@ -135,7 +135,7 @@ def _compared_again(question: Question, beliefs: Beliefs) -> Question | None:
 
     It is compared with another member of its likeliest group, or else with the next group.
     """
-    opinion = beliefs.open[question.documents[0]]
+    opinion = beliefs.opinion(question.documents[0])
     if opinion.n_asked >= PATIENCE:
         return None
     likely = dict(opinion.likely)

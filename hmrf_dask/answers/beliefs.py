@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from hmrf_dask.answers.contradictions import Contradiction, contradictions_of
 from hmrf_dask.answers.error_rates import Annotator, first_rates, learned_rates
-from hmrf_dask.answers.evidence import Vote, evidence_of
+from hmrf_dask.answers.evidence import STEPS, Vote, evidence_of
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.answers.settling import SETTLED, Settling
 from hmrf_dask.constraints.pairs import Constraints
@@ -33,8 +33,10 @@ class Opinion(NamedTuple):
 
     likely: dict[str, float]  # by the anchor, of groups that something was said of
     elsewhere: float  # of another group, known or not
-    n_asked: int
+    odds: dict[str, float]  # log odds of what was said alone, by the anchor
+    n_asked: int  # questions about it
     asked: frozenset[str]  # documents that it was asked against
+    unsure: bool  # whether somebody did not know
 
 
 class Dispute(NamedTuple):
@@ -58,8 +60,8 @@ class Beliefs:
         The anchor of the group of every settled document.
     trust : dict
         The probability that a settled document is where it is.
-    open : dict
-        Documents that are not settled, and what is known of each.
+    open : tuple of str
+        Documents that are not settled.
     set_aside : tuple of str
         Documents not settled by six questions, and one about every group: for review.
     disputes : tuple of Dispute
@@ -70,11 +72,30 @@ class Beliefs:
     groups: tuple[Group, ...]
     anchor_of: dict[str, str]
     trust: dict[str, float]
-    open: dict[str, Opinion]
+    open: tuple[str, ...]
     set_aside: tuple[str, ...]
     disputes: tuple[Dispute, ...]
     annotators: dict[str, Annotator]
     _state: Settling = field(repr=False, compare=False)
+
+    def opinion(self, document: str) -> Opinion:
+        """Return how likely a document that was answered about is of which group."""
+        state, number = self._state, self._number[document]
+        names, evidence = state.evidence.names, state.evidence
+        anchors = [names[founder] for founder in state.founders]
+        posterior, votes = state.posterior(number), state.votes[number]
+        return Opinion(
+            {anchors[group]: share for group, share in posterior.likely.items()},
+            posterior.elsewhere,
+            {anchors[group]: steps / STEPS for group, steps in votes.items()},
+            evidence.n_asked[number],
+            frozenset(names[other] for other in evidence.asked.get(number, ())),
+            number in evidence.unsure,
+        )
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._state.evidence.names)}
 
     @cached_property
     def contradictions(self) -> tuple[Contradiction, ...]:
@@ -139,24 +160,20 @@ def believe(
 def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
     evidence, names = state.evidence, state.evidence.names
     anchors = [names[document] for document in state.founders]
-    founders, trust, anchor_of = set(state.founders), {}, {}
-    open_ones, aside = {}, []
+    founders = set(state.founders)
+    trust: dict[str, float] = {}
+    anchor_of: dict[str, str] = {}
+    open_ones: list[str] = []
+    aside: list[str] = []
     members: list[list[str]] = [[] for _ in anchors]
     for document, group in enumerate(state.group):
-        name, posterior = names[document], state.posterior(document)
-        likely = posterior.likely.get(group, 0.0)
-        if document in founders:
-            likely += posterior.elsewhere  # what tells it apart from the others
-        if document in founders or (group >= 0 and likely >= SETTLED):
+        name = names[document]
+        likely = state.trust(document) if group >= 0 else 0.0
+        if document in founders or likely >= SETTLED:
             anchor_of[name], trust[name] = anchors[group], likely
             members[group].append(name)
             continue
-        open_ones[name] = Opinion(
-            {anchors[number]: share for number, share in posterior.likely.items()},
-            posterior.elsewhere,
-            evidence.n_asked[document],
-            frozenset(names[other] for other in evidence.asked.get(document, ())),
-        )
+        open_ones.append(name)
         n_known = len({state.group[other] for other in evidence.asked.get(document, ())} - {-1})
         if evidence.n_asked[document] >= PATIENCE and n_known >= len(anchors):
             aside.append(name)
@@ -165,7 +182,7 @@ def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
         tuple(sorted(groups)),
         anchor_of,
         trust,
-        open_ones,
+        tuple(open_ones),
         tuple(aside),
         tuple(_disputes(state, anchor_of, trust)),
         {

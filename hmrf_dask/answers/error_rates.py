@@ -35,15 +35,22 @@ class Annotator(NamedTuple):
     error_rate: float
 
 
+def first_rate(trust: float | None) -> float:
+    """Return the error rate that is believed before any answer, or known from trust.
+
+    Examples
+    --------
+    >>> first_rate(None), first_rate(1.0)
+    (0.1, 1e-06)
+    """
+    if trust is None:
+        return BELIEVED_WRONG / (BELIEVED_RIGHT + BELIEVED_WRONG)
+    return min(max(1.0 - trust, LEAST_RATE), 1.0 - LEAST_RATE)
+
+
 def first_rates(evidence: Evidence, trust: Mapping[str, float]) -> dict[str, float]:
-    """Return the error rates that are believed before any answer, or known from trust."""
-    believed = BELIEVED_WRONG / (BELIEVED_RIGHT + BELIEVED_WRONG)
-    return {
-        name: min(max(1.0 - trust[name], LEAST_RATE), 1.0 - LEAST_RATE)
-        if name in trust
-        else believed
-        for name in sorted(evidence.n_answers)
-    }
+    """Return that of every annotator."""
+    return {name: first_rate(trust.get(name)) for name in sorted(evidence.n_answers)}
 
 
 def learned_rates(

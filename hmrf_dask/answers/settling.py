@@ -60,10 +60,14 @@ class Settling:
         self._shares: list[dict[int, list[int]]] = [{} for _ in range(n)]  # priors by group
         self._near: list[list[tuple[int, int, int]]] = [[] for _ in range(n)]
         self._likely: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+        self._asks: list[list[int]] = [[] for _ in range(n)]  # what was asked against a document
         self._waits = [0] * n  # for documents that stand for a group but have none themselves
         self._counted: set[tuple[int, int]] = set()  # votes and groups
         self._dirty: set[int] = set()
         self._deferred: set[int] = set()
+        self._excluded: set[int] = set()
+        self._late: set[int] = set()
+        self._unresolved = [0] * n  # documents without a group that it was asked against
         self._candidates: list[tuple[bool, float, int, int]] = []
         self.slots = max(n_groups or 0, expected)
         self._lay_out(rates)
@@ -81,6 +85,10 @@ class Settling:
                 self._link(document, other, -steps, number)
         for document, other, share in self.evidence.likely:
             self._likely[other].append((document, share))
+        for document, others in self.evidence.asked.items():
+            self._unresolved[document] = len(others)
+            for other in others:
+                self._asks[other].append(document)
 
     def _link(self, document: int, other: int, steps: int, number: int) -> None:
         self._near[other].append((document, steps, number))
@@ -109,6 +117,15 @@ class Settling:
         likely = {group: weight / total for group, weight in zip(groups, weights, strict=True)}
         return Posterior(likely, elsewhere / total)
 
+    def trust(self, document: int) -> float:
+        """Return how likely a document is of the group that it was placed in, by all votes."""
+        posterior, group = self.posterior(document), self.group[document]
+        if self.founders[group] == document:
+            return posterior.likely.get(group, 0.0) + posterior.elsewhere
+        if group in posterior.likely:
+            return posterior.likely[group]
+        return posterior.elsewhere if len(posterior.likely) == self.slots - 1 else 0.0
+
     # ---- the surest first
 
     def run(self) -> Settling:
@@ -120,9 +137,15 @@ class Settling:
             else:
                 self._dirty.add(document)
         self._dirty.update(n_asked.keys() - set(self.founders))
-        while self._settle_all() or self._open_next() or self._settle_deferred():
+        steps = (
+            self._settle_all,
+            self._open_next,
+            self._infer_last,
+            self._settle_deferred,
+            self._open_late,
+        )
+        while any(step() for step in steps):
             pass
-        self._infer_last()
         return self
 
     def _settle_all(self) -> bool:
@@ -138,8 +161,11 @@ class Settling:
                     self._deferred.add(document)
                 else:
                     ready.append((document, group[0]))
-            elif self._is_new(document, posterior):
+                continue
+            if self._is_new(document, posterior):
                 self._propose(document, posterior)
+            if len(self.votes[document]) == self.slots - 1:
+                self._excluded.add(document)
         for document, group_number in ready:
             self._settle(document, group_number)
         return bool(ready)
@@ -147,13 +173,15 @@ class Settling:
     def _settles(self, document: int, posterior: Posterior) -> tuple[int, ...]:
         """Return the group that a document is settled in, none where it is not.
 
-        Where somebody did not know, it is no answer that all other groups are excluded.
+        Unless somebody said so, it must be told apart from all other groups, and nobody be unsure.
         """
         group, likely = posterior.best
+        votes = self.votes[document]
         if likely < SETTLED:
             return ()
-        inferred = self.votes[document].get(group, 0) <= 0
-        return () if inferred and document in self.evidence.unsure else (group,)
+        n_against = sum(steps < 0 for steps in votes.values())
+        is_last = n_against >= self.slots - 1 and document not in self.evidence.unsure
+        return (group,) if is_last or votes.get(group, 0) > 0 else ()
 
     def _is_new(self, document: int, posterior: Posterior) -> bool:
         """Return whether a document opens a group: it is in none, and stands for one or is sure."""
@@ -166,7 +194,13 @@ class Settling:
         return posterior.elsewhere * max(n_new, 1) / max(n_left, 1) >= SETTLED
 
     def _propose(self, document: int, posterior: Posterior) -> None:
-        """Note that a document may open a group; those that stood for one come first."""
+        """Note that a document may open a group; those that stood for one come first.
+
+        It is late if it was asked against documents that have no group themselves.
+        """
+        if self._unresolved[document]:
+            self._late.add(document)
+            return
         n_stood = self.evidence.stands[document]
         entry = (not n_stood, -posterior.elsewhere, -n_stood, document)
         heapq.heappush(self._candidates, entry)
@@ -187,6 +221,15 @@ class Settling:
             return True
         return False
 
+    def _open_late(self) -> bool:
+        """Open the group of one that was asked against documents without a group."""
+        late = sorted(document for document in self._late if self.group[document] < 0)
+        for document in late:
+            self._unresolved[document] = 0
+            self._propose(document, self.posterior(document))
+        self._late = set()
+        return self._open_next()
+
     def _settle_deferred(self) -> bool:
         """Settle what waits for documents that have no group, as these do not get one."""
         documents, self._deferred = sorted(self._deferred), set()
@@ -199,20 +242,29 @@ class Settling:
             self._settle(document, number)
         return bool(found)
 
-    def _infer_last(self) -> None:
-        """Settle documents that are told apart from all groups but one."""
-        if self.n_groups is None or len(self.founders) != self.slots:
-            return
-        for document in sorted(self.evidence.n_asked):
-            known = self.votes[document].keys() | self._shares[document].keys()
-            if self.group[document] >= 0 or len(known) != self.slots - 1:
-                continue
-            if document in self.evidence.unsure or self.new[document]:
-                continue
-            if self.posterior(document).elsewhere >= SETTLED:
-                (last,) = set(range(self.slots)) - known
-                self._shares[document][last] = []
-                self._settle(document, last)
+    def _infer_last(self) -> bool:
+        """Settle documents that are told apart from all groups but one; return whether any was."""
+        if len(self.founders) != self.n_groups or self.slots != self.n_groups:
+            return False
+        documents, self._excluded = sorted(self._excluded), set()
+        groups = set(range(self.slots))
+        found = [
+            (document, min(groups - self.votes[document].keys()))
+            for document in documents
+            if self._is_excluded(document)
+        ]
+        for document, last in found:
+            self._settle(document, last)
+        return bool(found)
+
+    def _is_excluded(self, document: int) -> bool:
+        """Return whether a document is told apart from all groups but one that nobody named."""
+        votes = self.votes[document].values()
+        if self.group[document] >= 0 or len(votes) != self.slots - 1 or max(votes, default=0) >= 0:
+            return False
+        if document in self.evidence.unsure or self.new[document]:
+            return False
+        return 1.0 - self.posterior(document).best[1] >= SETTLED
 
     def _open(self, document: int) -> None:
         self.founders.append(document)
@@ -228,6 +280,9 @@ class Settling:
                 votes[group] = votes.get(group, 0) + steps
             if steps > 0 and number >= 0:
                 self._waits[other] -= 1
+            self._dirty.add(other)
+        for other in self._asks[document]:
+            self._unresolved[other] -= 1
             self._dirty.add(other)
         for other, share in self._likely[document]:
             self._shares[other].setdefault(group, []).append(share)

@@ -263,6 +263,7 @@ class Placing:
             chosen = place if place is None or place == "new" else groups[place]
         else:
             why = "uncertain" if self.explored else "explore"
+            why = why if case.own is None else "anchors"
             is_same = self._dialogue.ask(document, members[0], likely, why)
             chosen = None if is_same is None else groups[0] if is_same else "new"
         case.n_asked += 1

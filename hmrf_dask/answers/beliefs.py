@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from hmrf_dask.answers.contradictions import Contradiction, contradictions_of
 from hmrf_dask.answers.error_rates import Annotator, first_rates, learned_rates
-from hmrf_dask.answers.evidence import STEPS, Vote, evidence_of
+from hmrf_dask.answers.evidence import STEPS, Evidence, Vote, evidence_of
+from hmrf_dask.answers.joins import joined_groups
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.answers.settling import SETTLED, Settling
 from hmrf_dask.constraints.pairs import Constraints
@@ -149,12 +150,24 @@ def believe(
     evidence = evidence_of(entries)
     rates, expected = first_rates(evidence, known), 1
     for _ in range(PASSES):
-        state = Settling(evidence, rates, n_groups, expected).run()
+        state = _settled(evidence, rates, n_groups, expected)
         learned, n_found = learned_rates(state, rates, known), len(state.founders) + 1
         if learned == rates and (n_groups is not None or n_found == expected):
             break
         rates, expected = learned, n_found if n_groups is None else expected
     return _beliefs(state, rates)
+
+
+def _settled(
+    evidence: Evidence, rates: Mapping[str, float], n_groups: int | None, expected: int
+) -> Settling:
+    """Return what is settled, with groups joined that turn out to be one."""
+    joined: list[tuple[int, int]] = []
+    while True:
+        state = Settling(evidence, rates, n_groups, expected, joined).run()
+        if not (more := joined_groups(state)):
+            return state
+        joined += more
 
 
 def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:

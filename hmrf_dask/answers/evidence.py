@@ -17,6 +17,7 @@ from hmrf_dask.answers.records import CHOICE, NEW, PAIR, SAME, UNKNOWN, Entry
 from hmrf_dask.answers.standing import standing
 
 STEPS = 2**16  # log odds and probabilities are summed as whole numbers of such parts
+AGAIN = ("anchors", "control", "second opinion")  # why a document is asked about that has a group
 
 
 class Vote(NamedTuple):
@@ -55,6 +56,7 @@ class Evidence:
     votes: list[Vote] = field(default_factory=list)
     likely: list[tuple[int, int, int]] = field(default_factory=list)  # document, of whose group, p
     asked: dict[int, set[int]] = field(default_factory=dict)  # against which documents
+    first: dict[int, set[int]] = field(default_factory=dict)  # before it was asked about again
     unsure: set[int] = field(default_factory=set)  # of which somebody did not know
     n_asked: Counter[int] = field(default_factory=Counter)  # questions about a document
     stands: Counter[int] = field(default_factory=Counter)  # questions where it stood for a group
@@ -81,6 +83,8 @@ def evidence_of(entries: Iterable[Entry]) -> Evidence:
     for entry in answers:
         document, shown = number[entry.documents[0]], [number[name] for name in _shown(entry)]
         evidence.asked.setdefault(document, set()).update(shown)
+        if entry.why not in AGAIN:
+            evidence.first.setdefault(document, set()).update(shown)
         evidence.n_asked[document] += 1
         evidence.stands.update(shown)
         evidence.n_answers[entry.annotator] += 1

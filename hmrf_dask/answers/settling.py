@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from hmrf_dask.answers.evidence import STEPS, Evidence
 
 SETTLED: Final = 0.95
+JOINED: Final = 20 * STEPS  # log odds of two documents that stand for the same group
 FLOOR: Final = 0.1  # of a prior, in equal parts: the model's may be wrong
 
 
@@ -42,6 +43,8 @@ class Settling:
         How many groups there are, as far as known.
     expected : int
         How many there seem to be.
+    joined : sequence of pairs of documents
+        Documents that stand for the same group, though nobody said so of them.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Settling:
         rates: Mapping[str, float],
         n_groups: int | None,
         expected: int,
+        joined: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.evidence, self.n_groups = evidence, n_groups
         n = len(evidence.names)
@@ -67,15 +71,21 @@ class Settling:
         self._deferred: set[int] = set()
         self._excluded: set[int] = set()
         self._late: set[int] = set()
+        self._pull = [0] * n  # steps towards documents without a group
         self._unresolved = [0] * n  # documents without a group that it was asked against
         self._candidates: list[tuple[bool, float, int, int]] = []
         self.slots = max(n_groups or 0, expected)
-        self._lay_out(rates)
+        self.steps = [vote.steps(rates[vote.annotator]) for vote in evidence.votes]
+        self._joined = {second for _, second in joined}
+        self._lay_out()
+        for first, second in joined:
+            self._link(second, first, JOINED, -1)
+            self._pull[second] -= JOINED
 
-    def _lay_out(self, rates: Mapping[str, float]) -> None:
+    def _lay_out(self) -> None:
         """Link documents to those that votes about them name."""
         for number, vote in enumerate(self.evidence.votes):
-            steps, document = vote.steps(rates[vote.annotator]), vote.document
+            steps, document = self.steps[number], vote.document
             if vote.is_new:
                 self.new[document] += steps
             if vote.chosen is not None:
@@ -85,13 +95,14 @@ class Settling:
                 self._link(document, other, -steps, number)
         for document, other, share in self.evidence.likely:
             self._likely[other].append((document, share))
-        for document, others in self.evidence.asked.items():
+        for document, others in self.evidence.first.items():
             self._unresolved[document] = len(others)
             for other in others:
                 self._asks[other].append(document)
 
     def _link(self, document: int, other: int, steps: int, number: int) -> None:
         self._near[other].append((document, steps, number))
+        self._pull[document] += steps
         self._near[document].append((other, steps, -1))
 
     # ---- probabilities
@@ -132,8 +143,8 @@ class Settling:
         """Settle what can be settled."""
         stands, n_asked = self.evidence.stands, self.evidence.n_asked
         for document in sorted(stands):
-            if not n_asked[document]:  # nobody asked where it belongs itself
-                self._open(document)
+            if not n_asked[document] and document not in self._joined:
+                self._open(document)  # nobody asked where it belongs itself
             else:
                 self._dirty.add(document)
         self._dirty.update(n_asked.keys() - set(self.founders))
@@ -222,12 +233,19 @@ class Settling:
         return False
 
     def _open_late(self) -> bool:
-        """Open the group of one that was asked against documents without a group."""
-        late = sorted(document for document in self._late if self.group[document] < 0)
+        """Open the group of one that was asked against documents without a group.
+
+        It is none that answers draw to such a document: that one's group is its own.
+        """
+        late = sorted(
+            document
+            for document in self._late
+            if self.group[document] < 0 and (self._pull[document] <= 0 or not self.founders)
+        )
         for document in late:
             self._unresolved[document] = 0
             self._propose(document, self.posterior(document))
-        self._late = set()
+        self._late.difference_update(late)
         return self._open_next()
 
     def _settle_deferred(self) -> bool:
@@ -278,8 +296,9 @@ class Settling:
             if self._counts(group, steps, number):
                 votes = self.votes[other]
                 votes[group] = votes.get(group, 0) + steps
-            if steps > 0 and number >= 0:
-                self._waits[other] -= 1
+            if number >= 0:
+                self._pull[other] -= steps
+                self._waits[other] -= steps > 0
             self._dirty.add(other)
         for other in self._asks[document]:
             self._unresolved[other] -= 1

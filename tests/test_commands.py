@@ -95,7 +95,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 def test_every_command_is_here() -> None:
-    assert WORK.keys() | {"completion", "answers"} == hmrf.commands.keys()
+    assert WORK.keys() | {"completion", "answers", "label"} == hmrf.commands.keys()
 
 
 @all_commands

@@ -11,7 +11,7 @@ import pytest
 
 from hmrf_dask.answers.journal import journal_address, open_journal
 from hmrf_dask.answers.records import Entry
-from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError
+from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfError, InvalidInputError
 from hmrf_dask.jobs import again
 from hmrf_dask.jobs.again import run_again
 from hmrf_dask.jobs.folder_job import job_for
@@ -83,6 +83,9 @@ def test_a_folder_that_says_nothing_is_refused_in_words(tmp_path: Path) -> None:
     for address in ("s3://bucket/texts", str(tmp_path / "none"), str(tmp_path / "rows/a.csv")):
         with pytest.raises(ConfigurationError, match="write a manifest and a job file"):
             job_for(address)
+    write_texts(tmp_path / "single", [{"id": "1", "text": "words"}])
+    with pytest.raises(InvalidInputError, match="at least two documents"):
+        job_for(str(tmp_path / "single"))
     odd = tmp_path / "odd[1]"
     write_texts(odd, [{"id": "1", "text": "words"}])
     with pytest.raises(ConfigurationError, match="rename it"):
@@ -123,14 +126,15 @@ def test_a_job_is_run_again_for_new_answers_once_the_output_is_free(
     other.join()
     assert steps[0].startswith("waiting for run another of ")
     assert (report["status"], report["answers"]["journal"]["end"]) == ("done", journal.end)
-    assert run_again(output, str(job))["status"] == "up to date"
 
 
-def test_what_a_run_ends_with_is_said(corpus: JobCorpus) -> None:
+def test_what_a_run_ends_with_is_said(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     job = corpus.write_all(60, 5, method={"n_clusters": 3, "n_init": 1})
     with pytest.raises(ConfigurationError, match="a job of mode fit"):
         run_again(str(corpus.folder / "out"), str(corpus.write_job(mode="predict")))
     corpus.write_job()
-    corpus.write({"documents/bad.jsonl": b"no json\n"})
-    with pytest.raises(InvalidInputError, match=r"bad.jsonl, line 1: not JSON"):
-        run_again(str(corpus.folder / "out"), str(job))
+    said = "warning: first\nerror: documents/bad.jsonl, line 1: not JSON\n"
+    for code, kind in ((65, InvalidInputError), (78, ConfigurationError), (75, ClusterError)):
+        monkeypatch.setattr(again, "_ended", lambda *_, code=code: (code, "", said))
+        with pytest.raises(kind, match=r"^documents/bad.jsonl, line 1: not JSON$"):
+            run_again(str(corpus.folder / "out"), str(job))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +179,8 @@ def test_an_answer_that_is_none_is_refused_in_words(page, tmp_path, sent, status
 def test_a_change_must_be_json_of_some_size(page):
     headers = {**page.headers(), "Content-Type": "text/plain"}
     assert page.request("POST", "/api/undo", {}, headers)[0] == 415
-    with pytest.raises(ConnectionError):  # it hangs up
-        page.request("POST", "/api/comment", {"text": "x" * 200_000})
+    with suppress(ConnectionError):  # it hangs up, maybe before all is sent
+        assert page.request("POST", "/api/comment", {"text": "x" * 200_000})[0] == 400
 
 
 # ---- answers

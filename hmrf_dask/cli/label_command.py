@@ -35,9 +35,10 @@ def label(
 ) -> None:
     """Ask which documents of an OUTPUT belong together, one key an answer, until Ctrl-C.
 
-    OUTPUT is that of a job. Each answer is saved in its journal before the next question comes, and
-    the next run takes it; the page can start that run, too. Questions are those of the last
-    release, or chosen now. Several people may answer at once, each under a name.
+    OUTPUT is that of a job, or a folder of texts, for which a job is made and run first. Each
+    answer is saved in its journal before the next question comes; the next run takes it, and the
+    page can start that run. Questions are those of the last release, or chosen now. Several people
+    may answer at once, each under a name.
 
     The page listens at this machine alone; from another one use `ssh -L 8642:127.0.0.1:8642`. With
     another --host whoever reads the network reads the documents.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 from collections import defaultdict
@@ -21,6 +22,7 @@ from hmrf_dask.storage.addresses import absolute_url
 OUTPUT, JOB, MANIFEST = "out", "job.yaml", "manifest.yaml"
 SUFFIX = "-clusters"
 N_QUESTIONS: Final = 25
+FEW: Final = 50  # documents, of which some may be empty; from 40 on K can be chosen
 _KINDS: Final = {
     "text": (".txt", ".md"),
     "csv": (".csv", ".tsv"),
@@ -94,7 +96,8 @@ def job_for(folder: str) -> FolderJob:
             "the path"
         )
     columns = {} if kind == "text" else _columns(kind, files[kind][0])
-    _write(home, _manifest(place, kind, files[kind], columns), _job(place))
+    n_clusters = _n_clusters(len(files[kind])) if kind == "text" else AUTO
+    _write(home, _manifest(place, kind, files[kind], columns), _job(place, n_clusters))
     others = sum(map(len, files.values())) - len(files[kind])
     left_out = f"; {counted(others, 'file')} of another kind left out" if others else ""
     return FolderJob(job, output, f"{counted(len(files[kind]), f'{kind} file')}{left_out}: {job}")
@@ -171,12 +174,22 @@ def _manifest(
     }
 
 
-def _job(folder: str) -> dict[str, Any]:
+def _n_clusters(n_documents: int) -> int | str:
+    """Return K for so few documents that it cannot be chosen, the rule of thumb √(n / 2)."""
+    if n_documents < 2:
+        raise InvalidInputError(
+            "there must be at least two documents to compare, got one file; put each document in "
+            "a file of its own"
+        )
+    return AUTO if n_documents >= FEW else max(2, round(math.sqrt(n_documents / 2)))
+
+
+def _job(folder: str, n_clusters: int | str) -> dict[str, Any]:
     return {
         "$schema": "hmrf-dask/job/v1",
         "name": _called(folder),
         "manifest": MANIFEST,
-        "method": {"n_clusters": AUTO},
+        "method": {"n_clusters": n_clusters},
         "on_bad_record": "quarantine",  # empty files are common
         "output": OUTPUT,
         "questions": N_QUESTIONS,

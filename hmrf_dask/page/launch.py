@@ -10,13 +10,15 @@ import time
 import webbrowser
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
+from hmrf_dask.jobs.again import run_again
 from hmrf_dask.jobs.ask import Asking
-from hmrf_dask.jobs.exchange import journal_of
+from hmrf_dask.jobs.folder_job import job_for
+from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.progress import Tell
 from hmrf_dask.jobs.texts import Texts
 from hmrf_dask.page.output import material_of, refit, rounds_of
@@ -73,7 +75,7 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
     address : callable
         Called with the address that a person is to open.
     """
-    _refuse_read_only(journal_of(wanted.output, wanted.journal).address)
+    wanted = replace(wanted, output=_made_if_folder(wanted.output, say))
     listener = listening(wanted.host, wanted.port)
     try:
         say("reading the last release, and choosing questions where it has none ...")
@@ -99,6 +101,7 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
 def _page(wanted: Wanted, port: int) -> Page:
     turns, reads, thoughts = (ThreadPoolExecutor(1) for _ in range(3))
     asking = _asking(wanted)
+    _refuse_read_only(asking.journal.address)
     output = absolute_url(wanted.output)
     texts = Texts(output, wanted.job)
     if not asking.batch and not asking.standing:
@@ -150,6 +153,27 @@ _ELSEWHERE = (
     "A run takes the journal of the output, and answers go to another one here: add them to it by "
     "hmrf-dask answers import, then run the job."
 )
+
+
+def _made_if_folder(place: str, say: Say) -> str:
+    """Return an output; for a folder of documents that has none, one is made next to it."""
+    url = absolute_url(place)
+    if "://" in url or not os.path.isdir(url):
+        return place
+    if {"LATEST", "releases", "holders", "runs"} & set(os.listdir(url)):
+        return place
+    made = job_for(place)
+    if last_release(made.output) is None:
+        say(f"making groups of {made.remark} ...")
+        steps = dict[str, None]()
+        run_again(made.output, made.job, tell=lambda step: _tell_once(steps, step["step"], say))
+    return made.output
+
+
+def _tell_once(steps: dict[str, None], step: str, say: Say) -> None:
+    if step and step not in steps:
+        steps[step] = None
+        say(f"{step} ...")
 
 
 def _asking(wanted: Wanted) -> Asking:

@@ -20,6 +20,10 @@ class Texts(Protocol):
         """Return documents by their ids; one that is gone says why."""
         ...
 
+    def columns(self, name: str) -> Mapping[str, str]:
+        """Return the other columns of a document."""
+        ...
+
 
 MOST_NEAR: Final = 3  # two are shown, one of which may be what is asked about
 

@@ -92,8 +92,8 @@ def columns_view(session: Session, ticket: str, document: str) -> JSON:
     if document not in session.opened(ticket).question.documents:
         raise InvalidInputError("a document must be of the question that is open, got another")
     shown = session.library.get([document])[document]
-    columns = {"file": shown.source, **shown.columns}
-    return {"columns": {"id": document, **{name: str(one) for name, one in columns.items()}}}
+    columns = {**shown.columns, **session.material.texts.columns(document)}
+    return {"columns": {"id": document, "file": shown.source, **columns}}
 
 
 def _placed(session: Session, question: Question) -> list[Group]:

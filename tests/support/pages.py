@@ -46,6 +46,10 @@ class Shelf:
             for one in ids
         }
 
+    def columns(self, name: str) -> dict[str, str]:
+        """Return the other columns of a document."""
+        return {"shelf": name}
+
 
 def documents(n_documents: int, topics: Mapping[str, str] = TOPICS) -> dict[str, str]:
     """Return documents about topics in turn; the first of each stands for it."""

@@ -1,5 +1,6 @@
 // Lists: all answers, disputes, groups and their names, people.
 
+import { showContradiction } from "./contradiction.js";
 import { button, complain, find, make, plural, replace, say } from "./dom.js";
 import { ask, send } from "./server.js";
 import { excerpt } from "./texts.js";
@@ -21,6 +22,7 @@ async function change(path, content, view) {
     const reply = await send(path, { annotator: memory.person, ...content });
     complain("");
     say((reply.words || ["Saved."]).join(" "));
+    if (reply.contradiction) await showContradiction(reply.contradiction);
     await view();
   } catch (error) {
     complain(error.message);

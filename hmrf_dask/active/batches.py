@@ -35,6 +35,7 @@ from hmrf_dask.types import FloatArray, IntArray
 N_QUESTIONS = 25
 REPORTED = 4  # rows of a partition for each question
 SAMPLED = 4096  # rows by which the median gap of all is estimated
+EXPLORED = 65_536  # rows among which those far from all are looked for
 FEW_CLUSTERS = 5  # of so many all anchors are asked about against each other
 SHARE = 5  # of a batch a fifth is about anchors, and a fifth may be far from all
 NEAREST_SHOWN = 5  # of the anchors of many clusters
@@ -197,8 +198,9 @@ def choose(pool: Pool, clusters: Clusters, known: Known, n: int) -> list[Questio
         known.sizes[known.group(name)] > 1 or name in known.opened or name in known.unsure
         for name in documents.tolist()
     ]
-    share = min(1.0, SAMPLED / max(pool.n_rows, 1))
-    wanted = Wanted(documents, np.array(closed, np.bool_), clusters.lengths, REPORTED * n, share)
+    share, explored = (min(1.0, some / max(pool.n_rows, 1)) for some in (SAMPLED, EXPLORED))
+    is_closed, most = np.array(closed, np.bool_), REPORTED * n
+    wanted = Wanted(documents, is_closed, clusters.lengths, most, share, explored)
     found = pool.open_rows(clusters.directions, wanted, clusters.mean() if exploring else None)
     batch = Batch(clusters, known, found, n)
     return [

@@ -35,7 +35,7 @@ class Pool:
         self.flow = DaskFlow()
         self.n_rows = corpus.n_rows
         self._gap = FIRST_GAP
-        parts = []
+        self._sources: list[tuple[Any, ...]] = []
         for block, first, count in zip(
             corpus.blocks, corpus.offsets[:-1], corpus.row_counts, strict=True
         ):
@@ -43,18 +43,40 @@ class Pool:
             if allowed is not None:
                 ends = np.searchsorted(allowed, [first, first + count])
                 own = share_array(self.flow, allowed[ends[0] : ends[1]])
-            parts.append(self.flow.lazy(questions.askable_rows, block, first, own))
+            self._sources.append((block, first, own))
         # Rows that lie in memory are looked through once, those of files in every pass.
-        self.parts = self.flow.persist(parts) if in_memory else parts
+        self._kept: list[Lazy] | None = None
+        if in_memory:
+            parts = [self.flow.lazy(questions.askable_rows, *source) for source in self._sources]
+            self._kept = self.flow.persist(parts)
 
     @property
     def scale(self) -> float:
         """What cosines are multiplied by, so that they are log odds of neighbourhoods."""
         return math.log(ODDS) / self._gap
 
-    def over_all(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
-        """Return a call for each partition."""
-        return [self.flow.lazy(function, part, *arguments) for part in self.parts]
+    def over_all(
+        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
+    ) -> list[Lazy]:
+        """Return a call for each partition, of its rows, its one of `each` if any, and arguments.
+
+        Rows of files are read in the same task: none waits in memory for its turn.
+        """
+        own = [()] * len(self._sources) if each is None else [(one,) for one in each]
+        if self._kept is not None:
+            return [
+                self.flow.lazy(function, part, *more, *arguments)
+                for part, more in zip(self._kept, own, strict=True)
+            ]
+        return [
+            self.flow.lazy(questions.of_askable, function, *source, *more, *arguments)
+            for source, more in zip(self._sources, own, strict=True)
+        ]
+
+    @property
+    def n_partitions(self) -> int:
+        """How many partitions there are."""
+        return len(self._sources)
 
     def joined(self, combine: Callable[[list[Any]], Any], parts: Sequence[Lazy]) -> Any:
         """Return what a tree makes of the results of all partitions."""

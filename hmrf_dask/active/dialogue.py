@@ -1,12 +1,17 @@
-"""What was asked and answered so far: pairs, a budget, and the neighbourhoods that answers make."""
+"""What was asked and answered so far: a budget, entries as a journal has them, and neighbourhoods.
+
+A question is one about a pair, or a choice among documents that stand for groups: one click.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
+from hmrf_dask.answers.beliefs import Beliefs, believe
+from hmrf_dask.answers.records import CHOICE, DIFFERENT, NEW, NONE, PAIR, SAME, UNKNOWN, Entry
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.sums import fixed_point_exponent
@@ -23,39 +28,108 @@ class BudgetSpentError(Exception):
 
 
 class Dialogue:
-    """Questions to an oracle, as many as the budget allows; what is asked, strategies choose."""
+    """Questions to an oracle, as many as the budget allows; what is asked, strategies choose.
+
+    Attributes
+    ----------
+    left : int
+        Questions that may be asked still.
+    entries : list of Entry
+        What was answered, documents by their names as text.
+    """
 
     def __init__(self, oracle: Oracle, n_queries: int, *, by_id: bool) -> None:
         self.left = n_queries
+        self.entries: list[Entry] = []
         self._oracle = oracle
         self._by_id = by_id
-        self._same: list[tuple[Any, Any]] = []
-        self._different: list[tuple[Any, Any]] = []
+        self._is_text = False
+        self._inferred: list[tuple[Any, Any]] = []
 
-    def ask(self, first: Any, second: Any) -> bool | None:
+    @property
+    def chooses(self) -> bool:
+        """Whether the oracle can say which of several documents another belongs with."""
+        return callable(getattr(self._oracle, "choose", None))
+
+    def ask(
+        self, first: Any, second: Any, likely: Sequence[float] = (), why: str = ""
+    ) -> bool | None:
         """Return whether two documents belong together, None where the oracle does not know."""
-        if not self.left:
-            raise BudgetSpentError
-        self.left -= 1
+        self._spend(first)
         answer: Any = self._oracle(first, second)
-        if answer is None:
-            return None
-        if not isinstance(answer, int | np.bool_ | np.integer) or answer not in (0, 1):
+        if answer is not None and (
+            not isinstance(answer, int | np.bool_ | np.integer) or answer not in (0, 1)
+        ):
             raise InvalidInputError(
                 "an oracle must return True (same), False (different) or None (don't know), got "
                 f"{answer!r:.60} for {first!r} and {second!r}"
             )
-        (self._same if answer else self._different).append((first, second))
-        return bool(answer)
+        said = UNKNOWN if answer is None else SAME if answer else DIFFERENT
+        self._note(PAIR, (first, second), (), said, likely, why)
+        return None if answer is None else bool(answer)
+
+    def choose(
+        self, document: Any, shown: Sequence[Any], likely: Sequence[float], *, all_shown: bool
+    ) -> int | Literal["new"] | None:
+        """Return with which of those shown a document belongs, "new" for none of them."""
+        self._spend(document)
+        answer: Any = self._oracle.choose(document, list(shown))  # type: ignore[attr-defined]
+        is_place = isinstance(answer, int | np.integer) and not isinstance(answer, bool)
+        if is_place and 0 <= answer < len(shown):
+            self._note(CHOICE, (document, shown[answer]), shown, SAME, likely, "")
+            return int(answer)
+        if answer is not None and not (isinstance(answer, str) and answer == NEW):
+            raise InvalidInputError(
+                f"choose must return a place from 0 to {len(shown) - 1}, 'new' or None (don't "
+                f"know), got {answer!r:.60} for {document!r}"
+            )
+        said = UNKNOWN if answer is None else NEW if all_shown else NONE
+        self._note(CHOICE, (document,), shown, said, likely, "")
+        return None if answer is None else "new"
+
+    def _spend(self, document: Any) -> None:
+        if not self.left:
+            raise BudgetSpentError
+        self.left -= 1
+        self._is_text = isinstance(document, str)
+
+    def _note(
+        self,
+        kind: str,
+        documents: Sequence[Any],
+        shown: Sequence[Any],
+        answer: str,
+        likely: Sequence[float],
+        why: str,
+    ) -> None:
+        names, of_groups = tuple(map(str, documents)), tuple(map(str, shown))
+        number = f"{len(self.entries):09d}"
+        shares = tuple(float(share) for share in likely)
+        self.entries.append(Entry(number, kind, names, of_groups, answer, likely=shares, why=why))
 
     def infer_same(self, first: Any, second: Any) -> None:
         """Record that two documents belong together, as all else is excluded."""
-        self._same.append((first, second))
+        self._inferred.append((first, second))
+
+    def beliefs(self, trust: Mapping[str, float] | None, n_groups: int | None) -> Beliefs:
+        """Return what the answers say together."""
+        return believe(self.entries, trust=trust, n_groups=n_groups)
+
+    def named(self, pairs: Constraints) -> Constraints:
+        """Return pairs of names as pairs of documents."""
+        if self._is_text or not len(pairs):
+            return pairs
+        must, cannot = pairs.must_link.astype(np.int64), pairs.cannot_link.astype(np.int64)
+        return Constraints(must, cannot, ids=self._by_id, **pairs.values())
 
     def constraints(self) -> Constraints:
-        """Return the answers as pairs."""
-        pairs = [pairs or None for pairs in (self._same, self._different)]
-        return Constraints(*pairs, ids=self._by_id)
+        """Return the answers as they were given, as pairs."""
+        kinds = {
+            kind: [entry.documents for entry in self.entries if entry.answer == kind]
+            for kind in (SAME, DIFFERENT)
+        }
+        kinds[SAME] += [(str(first), str(second)) for first, second in self._inferred]
+        return self.named(Constraints(*(kinds[kind] or None for kind in (SAME, DIFFERENT))))
 
 
 class Neighbourhoods:
@@ -96,12 +170,24 @@ class Neighbourhoods:
 
     def representative(self, group: int) -> Askable:
         """Return the member nearest to the mean of a neighbourhood, of two alike the lowest id."""
+        members, order = self._by_centre(group)
+        return members.take(order[:1])
+
+    def member(self, group: int, without: Collection[str]) -> Askable | None:
+        """Return the nearest member that is none of some, None where there is no other."""
+        members, order = self._by_centre(group)
+        names = members.block.ids.tolist()
+        left = [place for place in order.tolist() if str(names[place]) not in without]
+        return members.take(np.array(left[:1])) if left else None
+
+    def _by_centre(self, group: int) -> tuple[Askable, IntArray]:
+        """Return the members, and their places in the order of nearness to their mean."""
         members = questions.join_rows(self.members[group])
         table = questions.direction_table(_means([self.members[group]]))
         distances = members.distances(table)[:, 0]
-        nearest = np.flatnonzero(distances <= distances.min() + ROUNDING)
-        place = nearest[np.argsort(members.block.ids[nearest])[0]]
-        return members.take(np.array([place]))
+        nearest = distances <= distances.min() + ROUNDING
+        steps = np.where(nearest, -1.0, np.round(distances / ROUNDING))
+        return members, np.lexsort((members.block.ids, steps))
 
     def by_members(self, row: Askable) -> list[tuple[int, Askable]]:
         """Return the neighbourhoods with the member nearest to a row, the nearest first."""

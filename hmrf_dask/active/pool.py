@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +12,15 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import add_sums, fixed_point_exponent
-from hmrf_dask.tasks import questions
+from hmrf_dask.kernels.uncertainty import median_gap
+from hmrf_dask.tasks import open_rows, questions
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
+from hmrf_dask.tasks.open_rows import ClusterParts, OpenRows, Wanted
 from hmrf_dask.tasks.questions import Askable, Uncertain
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
+
+ODDS = 9.0  # of the nearest neighbourhood against the second, at the median gap between them
+FIRST_GAP = 0.1  # that is tried before one is known
 
 
 class Pool:
@@ -28,7 +34,8 @@ class Pool:
     ) -> None:
         self.flow = DaskFlow()
         self.n_rows = corpus.n_rows
-        parts = []
+        self._gap = FIRST_GAP
+        self._sources: list[tuple[Any, ...]] = []
         for block, first, count in zip(
             corpus.blocks, corpus.offsets[:-1], corpus.row_counts, strict=True
         ):
@@ -36,13 +43,40 @@ class Pool:
             if allowed is not None:
                 ends = np.searchsorted(allowed, [first, first + count])
                 own = share_array(self.flow, allowed[ends[0] : ends[1]])
-            parts.append(self.flow.lazy(questions.askable_rows, block, first, own))
+            self._sources.append((block, first, own))
         # Rows that lie in memory are looked through once, those of files in every pass.
-        self.parts = self.flow.persist(parts) if in_memory else parts
+        self._kept: list[Lazy] | None = None
+        if in_memory:
+            parts = [self.flow.lazy(questions.askable_rows, *source) for source in self._sources]
+            self._kept = self.flow.persist(parts)
 
-    def over_all(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
-        """Return a call for each partition."""
-        return [self.flow.lazy(function, part, *arguments) for part in self.parts]
+    @property
+    def scale(self) -> float:
+        """What cosines are multiplied by, so that they are log odds of neighbourhoods."""
+        return math.log(ODDS) / self._gap
+
+    def over_all(
+        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
+    ) -> list[Lazy]:
+        """Return a call for each partition, of its rows, its one of `each` if any, and arguments.
+
+        Rows of files are read in the same task: none waits in memory for its turn.
+        """
+        own = [()] * len(self._sources) if each is None else [(one,) for one in each]
+        if self._kept is not None:
+            return [
+                self.flow.lazy(function, part, *more, *arguments)
+                for part, more in zip(self._kept, own, strict=True)
+            ]
+        return [
+            self.flow.lazy(questions.of_askable, function, *source, *more, *arguments)
+            for source, more in zip(self._sources, own, strict=True)
+        ]
+
+    @property
+    def n_partitions(self) -> int:
+        """How many partitions there are."""
+        return len(self._sources)
 
     def joined(self, combine: Callable[[list[Any]], Any], parts: Sequence[Lazy]) -> Any:
         """Return what a tree makes of the results of all partitions."""
@@ -68,19 +102,36 @@ class Pool:
         parts = self.over_all(questions.nearest_to, self.table(directions))
         return [_first(found) for found in self.joined(questions.merge_nearest, parts)]
 
-    def gap_counts(self, directions: FloatArray, settled: IntArray) -> IntArray:
-        """Return how many open rows have which gap between nearest and second direction."""
-        parts = self.over_all(questions.count_gaps, self.table(directions), settled)
-        counts: IntArray = self.joined(_total, parts)
-        return counts
+    def most_uncertain(self, directions: FloatArray, settled: IntArray) -> Askable | None:
+        """Return the most uncertain open row, None where none is open.
 
-    def most_uncertain(
-        self, directions: FloatArray, settled: IntArray, scale: float
-    ) -> Askable | None:
-        """Return the most uncertain open row, None where none is open."""
-        parts = self.over_all(questions.most_uncertain, self.table(directions), settled, scale)
-        found: Uncertain = self.joined(questions.merge_uncertain, parts)
-        return found.rows if len(found.rows.rows) else None
+        Odds of `ODDS` are those at the median gap of the open rows. The median before is tried
+        first, as it changes little from question to question: one pass, and at times two.
+        """
+        table = self.table(directions)
+        while True:
+            parts = self.over_all(questions.most_uncertain, table, settled, self.scale)
+            found: Uncertain = self.joined(questions.merge_uncertain, parts)
+            if not len(found.rows.rows):
+                return None
+            if self._gap == (gap := median_gap(found.gaps)):
+                return found.rows
+            self._gap = gap
+
+    def cluster_parts(self, centroids: FloatArray) -> ClusterParts:
+        """Return sizes, distances and central rows of the clusters that the rows make."""
+        parts = self.over_all(open_rows.cluster_parts, self.table(centroids))
+        found: ClusterParts = self.joined(open_rows.merge_clusters, parts)
+        return found
+
+    def open_rows(
+        self, directions: FloatArray, wanted: Wanted, mean: FloatArray | None
+    ) -> OpenRows:
+        """Return what is wanted of the rows next to the clusters of a finished model."""
+        tables = self.table(directions), None if mean is None else self.table(mean)
+        parts = self.over_all(open_rows.open_rows, tables[0], self.flow.share(wanted), tables[1])
+        found: OpenRows = self.joined(open_rows.merge_open, parts)
+        return found
 
     def drawn(self, seed: int, draw: int, most: int) -> Lowest:
         """Return rows in an order drawn by their ids."""
@@ -95,11 +146,6 @@ class Pool:
         )
         order = np.argsort(found.rows)
         return found.take(order[np.searchsorted(found.rows, numbers, sorter=order)])
-
-
-def _total(counts: Sequence[IntArray]) -> IntArray:
-    total: IntArray = np.sum(counts, axis=0)
-    return total
 
 
 def _some(found: Lowest) -> Lowest:

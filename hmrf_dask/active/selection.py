@@ -16,19 +16,19 @@ import numpy as np
 
 from hmrf_dask.active.dialogue import BudgetSpentError, Dialogue, Neighbourhoods, Oracle
 from hmrf_dask.active.farthest_first import FarthestFirst
+from hmrf_dask.active.placing import Placing
 from hmrf_dask.active.pool import Pool
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.classes import KMeans
 from hmrf_dask.estimators.inputs import draw_seed
-from hmrf_dask.kernels.uncertainty import median_gap
 from hmrf_dask.limits import RANGES
 from hmrf_dask.tasks.questions import Askable
 from hmrf_dask.types import AnyArray, IntArray
 
+DEFAULT = "default"
 FEW_CLUSTERS = 5  # of so many a fit without answers finds most: its medoids are asked about first
-ODDS = 9.0  # of the nearest neighbourhood against the second, at the median gap between them
 
 
 def explore_consolidate(
@@ -39,9 +39,13 @@ def explore_consolidate(
     *,
     strategy: str = "default",
     pool: Any = None,
+    trust: float | None = None,
     random_state: Any = None,
 ) -> Constraints:
     """Ask an oracle which documents belong together, and return its answers as pairs.
+
+    By default answers may be wrong: a document is asked about until it is settled, and only pairs
+    of settled documents are returned, each with the probability that it is right.
 
     Parameters
     ----------
@@ -49,7 +53,9 @@ def explore_consolidate(
     oracle : callable
         `oracle(a, b)` returns True (same), False (different) or None (don't know) for two row
         numbers, or ids where the rows have ids. No pair is asked twice. What it raises ends the
-        questions, and the answers before are lost unless it keeps them.
+        questions, and the answers before are lost unless it keeps them. One that also has
+        `choose(x, representatives)` is asked by the default strategy which of these documents x
+        belongs with; it returns the place, "new" for none of them, or None (don't know).
     n_clusters : int or None
         At least 2; None: as many as are found while questions are left.
     n_queries : int
@@ -59,6 +65,9 @@ def explore_consolidate(
         (2008); "random" asks about pairs drawn at random, to compare with.
     pool : array-like of int, optional
         The rows that may be asked about; all of them by default.
+    trust : float, optional
+        The probability that an answer is right; 1: no document is asked about again. Without it,
+        as answers show that test each other. Other strategies than the default believe all.
     random_state : int, RandomState or None
         Of what is drawn; the default strategy draws the starts of a fit alone.
 
@@ -69,10 +78,10 @@ def explore_consolidate(
     >>> len(pairs.must_link)
     3
     """
-    if strategy not in STRATEGIES:
-        raise InvalidInputError(
-            f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}; choose one"
-        )
+    _check_trust(trust)
+    if strategy not in (DEFAULT, *STRATEGIES):
+        names = ", ".join((DEFAULT, *STRATEGIES))
+        raise InvalidInputError(f"strategy must be one of {names}, got {strategy!r}; choose one")
     if not callable(oracle):
         raise InvalidInputError(
             f"oracle must be a function of two documents, got {oracle!r:.60}; give one that "
@@ -87,9 +96,18 @@ def explore_consolidate(
     rows = Pool(corpus, allowed, in_memory=in_memory)
     dialogue = Dialogue(oracle, n_queries, by_id=corpus.has_ids)
     asking = Asking(corpus, rows, dialogue, n_clusters, draw_seed(random_state))
+    asking.placing = Placing(dialogue, rows, n_clusters, trust)
     with suppress(BudgetSpentError):
         STRATEGIES[strategy](asking)
-    return dialogue.constraints()
+    return (asking.placing if strategy == DEFAULT else dialogue).constraints()
+
+
+def _check_trust(trust: Any) -> None:
+    if trust is not None and RANGES["share"].problem(trust):
+        raise InvalidInputError(
+            f"trust must be a probability from 0 to 1, or None, got {trust!r:.60}; give None where "
+            "answers are to show it"
+        )
 
 
 def _check_clusters(n_clusters: Any, n_rows: int) -> None:
@@ -127,7 +145,8 @@ class Asking:
     ) -> None:
         self.corpus, self.pool, self.dialogue = corpus, pool, dialogue
         self.n_clusters, self.seed = n_clusters, seed
-        self.known = Neighbourhoods()
+        self.known = Neighbourhoods()  # of strategies that believe every answer
+        self.placing: Placing  # of the default, that does not
 
     @property
     def explored(self) -> bool:
@@ -155,11 +174,6 @@ class Asking:
             self.known.add(row, len(self.known))
         return None
 
-    def representatives(self, row: Askable) -> Iterator[tuple[int, Askable]]:
-        """Yield neighbourhoods with their representatives, the likeliest first."""
-        for number in self.known.by_nearness(row) if len(self.known) else ():
-            yield number, self.known.representative(number)
-
     def random_members(self, row: Askable, rng: np.random.Generator) -> Any:
         """Yield neighbourhoods with a member drawn at random, the likeliest first."""
         for number in self.known.by_nearness(row) if len(self.known) else ():
@@ -180,17 +194,28 @@ def _names(row: Askable, member: Askable) -> tuple[Any, Any]:
 
 def ask_by_uncertainty(asking: Asking) -> None:
     """Explore from the medoids of a fit, or along density; then place the most uncertain rows."""
-    pool, mean = asking.pool, asking.pool.mean()
+    pool, placing, mean = asking.pool, asking.placing, asking.pool.mean()
     farthest = FarthestFirst(pool, mean)
     few = 1 <= (asking.n_clusters or 0) <= FEW_CLUSTERS
     for number in _medoids(asking) if few else [pool.densest(mean)]:
         first = pool.rows([number])
         farthest.add(first)
-        asking.place(first, asking.representatives(first))
-    while not asking.explored and (row := farthest.next()) is not None:
-        asking.place(row, asking.representatives(row))
-    while (row := _most_uncertain(asking)) is not None:
-        asking.place(row, asking.representatives(row))
+        placing.place(first)
+    while placing.ask_again() or _place_next(pool, placing, farthest):
+        pass
+
+
+def _place_next(pool: Pool, placing: Placing, farthest: FarthestFirst) -> bool:
+    """Place the next row, if there is one."""
+    if not placing.explored:
+        row = farthest.next()
+    elif len(placing.known) > 1:
+        row = pool.most_uncertain(placing.known.directions(), placing.asked)
+    else:
+        row = None
+    if row is not None:
+        placing.place(row)
+    return row is not None
 
 
 def _medoids(asking: Asking) -> list[int]:
@@ -201,15 +226,6 @@ def _medoids(asking: Asking) -> list[int]:
     order = np.argsort(-sizes, kind="stable")
     medoids = asking.pool.nearest(model.cluster_centers_[order])
     return list(dict.fromkeys(medoids))
-
-
-def _most_uncertain(asking: Asking) -> Askable | None:
-    known = asking.known
-    if len(known) < 2:
-        return None
-    directions, settled = known.directions(), known.asked
-    gap = median_gap(asking.pool.gap_counts(directions, settled))
-    return asking.pool.most_uncertain(directions, settled, math.log(ODDS) / gap)
 
 
 # ---- those of the papers
@@ -262,7 +278,7 @@ def ask_random_pairs(asking: Asking) -> None:
 
 
 STRATEGIES: dict[str, Callable[[Asking], None]] = {
-    "default": ask_by_uncertainty,
+    DEFAULT: ask_by_uncertainty,
     "explore-consolidate": ask_as_sdm_2004,
     "min-max": ask_by_min_max,
     "random": ask_random_pairs,

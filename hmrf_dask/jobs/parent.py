@@ -34,6 +34,7 @@ SOURCES = "sources"
 VOCABULARY = "vocabulary"  # its identity, None where rows are ready embeddings
 MADE_OF = "made_of"  # keys of the counts that the vocabulary was made of
 CAME = "came"  # the releases that files came with since the last fit, by path
+JOB = "job"  # where the job file was; former versions kept it not
 CHOICE = "choice_of_k"  # the K that a release chose, or one before it; a `ChosenK`
 
 

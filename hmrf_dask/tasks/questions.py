@@ -6,9 +6,10 @@ rows have no other metric yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from hmrf_dask.types import FloatArray, IntArray, RowArray, Sized
 COSINE = Cosine()
 SAME_PLACE = 1e-6  # rows so near to a point lie on it: rounding parts a row from itself by less
 LEAST_DENSITY = 1e-9  # of rows on the far side of the mean, which come last, but come
+DISTANCE_BYTES = 2**24  # of the distances of some rows to all directions
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Askable(Sized):
         """Return some of the rows."""
         return Askable(self.block.take(places), self.rows[places])
 
+    def between(self, start: int, stop: int) -> Askable:
+        """Return rows that follow each other."""
+        stop = min(stop, len(self.rows))
+        return Askable(self.block.rows(start, stop), self.rows[start:stop])
+
     def without(self, rows: IntArray) -> Askable:
         """Return the rows but for some, by their numbers in the corpus."""
         return self.take(np.flatnonzero(~np.isin(self.rows, rows))) if len(rows) else self
@@ -71,6 +78,17 @@ def askable_rows(block: RowBlock, first_row: int, allowed: IntArray | None) -> A
     if allowed is not None:
         places = places[np.isin(rows.rows[places], allowed)]
     return rows if len(places) == block.n_rows else rows.take(places)
+
+
+def of_askable(
+    function: Callable[..., Any],
+    block: RowBlock,
+    first_row: int,
+    allowed: IntArray | None,
+    *arguments: Any,
+) -> Any:
+    """Return what a function makes of the rows of a partition that may be asked about."""
+    return function(askable_rows(block, first_row, allowed), *arguments)
 
 
 def direction_table(directions: FloatArray) -> Table:
@@ -145,6 +163,33 @@ def outermost(rows: Askable, reach: Reach, most: int) -> Outermost:
     return Outermost(rows, reach, most).cut()
 
 
+@dataclass(frozen=True)
+class Reached(Sized):
+    """How far the rows of a partition are, and the outermost of them."""
+
+    reach: Reach
+    outermost: Outermost
+
+
+def reached_after(
+    rows: Askable,
+    before: Reached | None,
+    mean: Table | None,
+    points: Table | None,
+    most: int,
+) -> Reached:
+    """Return how far rows are after more points were chosen; in the first pass from nothing."""
+    reach = first_reach(rows, mean) if before is None else before.reach
+    if points is not None:
+        reach = shorten(rows, reach, points)
+    return Reached(reach, outermost(rows, reach, most))
+
+
+def outermost_of(reached: Reached) -> Outermost:
+    """Return the outermost rows that a pass found in a partition."""
+    return reached.outermost
+
+
 def merge_outermost(lists: Sequence[Outermost]) -> Outermost:
     """Return the outermost rows of several partitions, as many as were asked of each."""
     block = RowBlock.concatenate([part.rows.block for part in lists])
@@ -175,34 +220,41 @@ def merge_nearest(lists: Sequence[list[Lowest]]) -> list[Lowest]:
 # ---- uncertain rows
 
 
-def count_gaps(rows: Askable, table: Table, settled: IntArray) -> IntArray:
-    """Return how many open rows have which gap between nearest and second neighbourhood."""
-    return gap_counts(rows.without(settled).distances(table))
-
-
 @dataclass(frozen=True)
 class Uncertain(Sized):
-    """The open row whose neighbourhood is most uncertain for what a question settles, if any."""
+    """The open row whose neighbourhood is most uncertain for what a question settles, if any.
+
+    `gaps` counts the open rows by the gap between their nearest and second neighbourhood.
+    """
 
     values: FloatArray
     rows: Askable
+    gaps: IntArray
 
     def cut(self) -> Uncertain:
         """Return the first; ties go to the lowest id."""
         order = np.lexsort((self.rows.block.ids, -self.values))[:1]
-        return Uncertain(self.values[order], self.rows.take(order))
+        return Uncertain(self.values[order], self.rows.take(order), self.gaps)
 
 
 def most_uncertain(rows: Askable, table: Table, settled: IntArray, scale: float) -> Uncertain:
     """Return the most uncertain open row of a partition."""
     left = rows.without(settled)
-    return Uncertain(uncertainties(left.distances(table), scale), left).cut()
+    step = max(1, DISTANCE_BYTES // (8 * len(table.exact)))
+    parts = [left.between(first, first + step) for first in range(0, len(left.rows), step)]
+    return merge_uncertain([_uncertain(part, table, scale) for part in parts or [left]])
+
+
+def _uncertain(rows: Askable, table: Table, scale: float) -> Uncertain:
+    distances = rows.distances(table)
+    return Uncertain(uncertainties(distances, scale), rows, gap_counts(distances)).cut()
 
 
 def merge_uncertain(lists: Sequence[Uncertain]) -> Uncertain:
     """Return the most uncertain row of several partitions."""
     values = np.concatenate([part.values for part in lists])
-    return Uncertain(values, join_rows([part.rows for part in lists])).cut()
+    gaps: IntArray = np.sum([part.gaps for part in lists], axis=0)
+    return Uncertain(values, join_rows([part.rows for part in lists]), gaps).cut()
 
 
 def drawn(rows: Askable, seed: int, draw: int, most: int) -> Lowest:

@@ -1,0 +1,273 @@
+"""Beliefs: what answers that may be wrong say together, a posterior for each document.
+
+A function of the entries of a journal, whatever the order of its lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from hmrf_dask.answers.contradictions import Contradiction, contradictions_of
+from hmrf_dask.answers.error_rates import Annotator, first_rates, learned_rates
+from hmrf_dask.answers.evidence import STEPS, Evidence, Vote, evidence_of
+from hmrf_dask.answers.joins import joined_groups
+from hmrf_dask.answers.records import Entry
+from hmrf_dask.answers.settling import SETTLED, Settling
+from hmrf_dask.constraints.pairs import Constraints
+
+PATIENCE: Final = 6  # questions about a document, after which it is set aside
+PASSES: Final = 3  # of settling, each with the error rates that the one before shows
+
+
+class Group(NamedTuple):
+    """Documents that belong together."""
+
+    anchor: str  # the document that stands for it
+    members: tuple[str, ...]  # settled ones, the anchor among them
+
+
+class Opinion(NamedTuple):
+    """How likely a document is of which group."""
+
+    likely: dict[str, float]  # by the anchor, of groups that something was said of
+    elsewhere: float  # of another group, known or not
+    odds: dict[str, float]  # log odds of what was said alone, by the anchor
+    n_asked: int  # questions about it
+    asked: frozenset[str]  # documents that it was asked against
+    unsure: bool  # whether somebody did not know
+
+
+class Dispute(NamedTuple):
+    """A settled document about which somebody said something else."""
+
+    document: str
+    anchor: str
+    trust: float
+    entries: tuple[str, ...]  # what the minority said
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What answers say together.
+
+    Attributes
+    ----------
+    groups : tuple of Group
+        Settled documents, by their groups, in the order of anchors.
+    anchor_of : dict
+        The anchor of the group of every settled document.
+    trust : dict
+        The probability that a settled document is where it is.
+    open : tuple of str
+        Documents that are not settled.
+    set_aside : tuple of str
+        Documents not settled by six questions, and one about every group: for review.
+    disputes : tuple of Dispute
+    annotators : dict
+        What is known of everybody who answered.
+    """
+
+    groups: tuple[Group, ...]
+    anchor_of: dict[str, str]
+    trust: dict[str, float]
+    open: tuple[str, ...]
+    set_aside: tuple[str, ...]
+    disputes: tuple[Dispute, ...]
+    annotators: dict[str, Annotator]
+    _state: Settling = field(repr=False, compare=False)
+
+    def opinion(self, document: str) -> Opinion:
+        """Return how likely a document that was answered about is of which group."""
+        state, number = self._state, self._number[document]
+        names, evidence = state.evidence.names, state.evidence
+        anchors = [names[founder] for founder in state.founders]
+        posterior, votes = state.posterior(number), state.votes[number]
+        return Opinion(
+            {anchors[group]: share for group, share in posterior.likely.items()},
+            posterior.elsewhere,
+            {anchors[group]: steps / STEPS for group, steps in votes.items()},
+            evidence.n_asked[number],
+            frozenset(names[other] for other in evidence.asked.get(number, ())),
+            number in evidence.unsure,
+        )
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._state.evidence.names)}
+
+    @cached_property
+    def contradictions(self) -> tuple[Contradiction, ...]:
+        """The first answers "different" whose ends answers "same" join, with their chains."""
+        return contradictions_of(self._state.evidence)
+
+    def constraints(self) -> Constraints:
+        """Return what the answers tell a fit: pairs of settled documents alone, with trust.
+
+        A document is linked to the anchor of its group, and told apart from the anchors of groups
+        that somebody said it is not of.
+        """
+        must, cannot = _pairs(self._state, self.trust)
+        return Constraints(
+            list(must) or None,
+            list(cannot) or None,
+            must_link_trust=list(must.values()),
+            cannot_link_trust=list(cannot.values()),
+            ids=True,
+        )
+
+
+def believe(
+    entries: Iterable[Entry],
+    *,
+    trust: Mapping[str, float] | None = None,
+    n_groups: int | None = None,
+) -> Beliefs:
+    """Return what answers say together, some of which may be wrong.
+
+    Parameters
+    ----------
+    entries : iterable of Entry
+        Of a journal, in any order.
+    trust : mapping of str to float, optional
+        The probability that an answer of an annotator is right, where it is known; "" are those
+        who are not named. Otherwise it is learned from answers that test each other.
+    n_groups : int, optional
+        How many groups there are, where it is known.
+
+    Examples
+    --------
+    >>> entries = [
+    ...     Entry("1", "pair", ("s", "r"), answer="different"),
+    ...     Entry("2", "pair", ("x", "r"), answer="same"),
+    ... ]
+    >>> believe(entries, trust={"": 1.0}).groups
+    (Group(anchor='r', members=('r', 'x')), Group(anchor='s', members=('s',)))
+    """
+    known = dict(trust or {})
+    evidence = evidence_of(entries)
+    rates, expected = first_rates(evidence, known), 1
+    for _ in range(PASSES):
+        state = _settled(evidence, rates, n_groups, expected)
+        learned, n_found = learned_rates(state, rates, known), len(state.founders) + 1
+        if learned == rates and (n_groups is not None or n_found == expected):
+            break
+        rates, expected = learned, n_found if n_groups is None else expected
+    return _beliefs(state, rates)
+
+
+def _settled(
+    evidence: Evidence, rates: Mapping[str, float], n_groups: int | None, expected: int
+) -> Settling:
+    """Return what is settled, with groups joined that turn out to be one."""
+    joined: list[tuple[int, int]] = []
+    while True:
+        state = Settling(evidence, rates, n_groups, expected, joined).run()
+        if not (more := joined_groups(state)):
+            return state
+        joined += more
+
+
+def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
+    evidence, names = state.evidence, state.evidence.names
+    anchors = [names[document] for document in state.founders]
+    founders = set(state.founders)
+    trust: dict[str, float] = {}
+    anchor_of: dict[str, str] = {}
+    open_ones: list[str] = []
+    aside: list[str] = []
+    members: list[list[str]] = [[] for _ in anchors]
+    for document, group in enumerate(state.group):
+        name = names[document]
+        likely = state.trust(document) if group >= 0 else 0.0
+        if document in founders or likely >= SETTLED:
+            anchor_of[name], trust[name] = anchors[group], likely
+            members[group].append(name)
+            continue
+        open_ones.append(name)
+        n_known = len({state.group[other] for other in evidence.asked.get(document, ())} - {-1})
+        if evidence.n_asked[document] >= PATIENCE and n_known >= len(anchors):
+            aside.append(name)
+    groups = [Group(*pair) for pair in zip(anchors, map(tuple, members), strict=True)]
+    return Beliefs(
+        tuple(sorted(groups)),
+        anchor_of,
+        trust,
+        tuple(open_ones),
+        tuple(aside),
+        tuple(_disputes(state, anchor_of, trust)),
+        {
+            name: Annotator(
+                n,
+                evidence.n_unknown[name],
+                evidence.n_repeated[name],
+                evidence.n_changed[name],
+                rates[name],
+            )
+            for name, n in sorted(evidence.n_answers.items())
+        },
+        state,
+    )
+
+
+def _disputes(
+    state: Settling, anchor_of: Mapping[str, str], trust: Mapping[str, float]
+) -> Iterable[Dispute]:
+    """Yield the settled documents about which somebody said something else."""
+    names, against = state.evidence.names, dict[int, list[str]]()
+    for vote in state.evidence.votes:
+        if names[vote.document] in anchor_of and _disagrees(vote, state.group):
+            against.setdefault(vote.document, []).extend(vote.entries)
+    for document, entries in sorted(against.items()):
+        name = names[document]
+        yield Dispute(name, anchor_of[name], trust[name], tuple(sorted(entries)))
+
+
+def _disagrees(vote: Vote, group: list[int]) -> bool:
+    """Return whether a vote about a settled document says something else."""
+    own = group[vote.document]
+    if vote.chosen is None:
+        return any(group[other] == own for other in vote.against)
+    return group[vote.chosen] not in (own, -1)
+
+
+def _pairs(
+    state: Settling, trust: Mapping[str, float]
+) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
+    """Return the must-links and cannot-links of settled documents, with their trust."""
+    names, group, founders = state.evidence.names, state.group, state.founders
+    must: dict[tuple[str, str], float] = {}
+    cannot: dict[tuple[str, str], float] = {}
+    apart = _apart(state)
+    told: dict[int, set[int]] = {}
+    for vote in state.evidence.votes:
+        told.setdefault(vote.document, set()).update(group[other] for other in vote.shown)
+    for document, number in enumerate(group):
+        if names[document] not in trust:
+            continue
+        anchor = founders[number]
+        if document != anchor:
+            pair = sorted((names[document], names[anchor]))
+            must[pair[0], pair[1]] = trust[names[document]]
+        posterior = state.posterior(document)
+        votes = state.votes[document]
+        for rival in told.get(document, set()) - {number, -1}:
+            is_told = votes.get(rival, 0) < 0 or frozenset((number, rival)) in apart
+            likely = 1.0 - posterior.likely.get(rival, 0.0)
+            if is_told and likely >= SETTLED:
+                pair = sorted((names[document], names[founders[rival]]))
+                cannot[pair[0], pair[1]] = max(likely, cannot.get((pair[0], pair[1]), 0.0))
+    return must, cannot
+
+
+def _apart(state: Settling) -> set[frozenset[int]]:
+    """Return the pairs of groups that somebody told apart."""
+    group, found = state.group, set()
+    for vote in state.evidence.votes:
+        own = group[vote.document]
+        for other in vote.against:
+            if min(own, group[other]) >= 0 and own != group[other]:
+                found.add(frozenset((own, group[other])))
+    return found

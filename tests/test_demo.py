@@ -68,10 +68,13 @@ def test_demo_goes_the_whole_way(tmp_path: Path, documents: list[Document]) -> N
     result = CliRunner().invoke(hmrf, ["demo", "--json", f"--folder={folder}"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert result.stderr.count("...\n") == 3
+    assert result.stderr.count("...\n") == 4
     assert sum(summary["size"] for summary in found["clusters"]) == len(documents)
     assert found["nmi_with_answers"] > found["nmi_without_answers"] - 0.05
     assert found["nmi_with_answers"] > 0.5
+    few = [found[name] for name in ("random_pairs", "chosen_questions")]
+    assert few[0]["n_pairs"] == found["n_questions"] < few[1]["n_pairs"]
+    assert min(one["nmi"] for one in few) > 0.5
     table = pq.read_table(found["files"]["assignments"])
     assert table.column_names[:3] == ["doc_id", "cluster", "distortion"]
     assert table["doc_id"].to_pylist() == [document.id for document in documents]

@@ -67,12 +67,20 @@ def _demo(result: DemoResult) -> Iterator[str]:
     unasked = result.n_documents - result.n_asked_documents
     everywhere, elsewhere = f"all {result.n_documents} documents", f"the {unasked} nobody was"
     yield "\n" + _bold(f"NMI with the subpackages  {everywhere}  {elsewhere} asked about")
+    few, random, chosen = result.n_questions, result.random_pairs, result.chosen_questions
     for title, of_all, of_unasked in (
         ("without answers", result.nmi_without_answers, result.nmi_unasked_without_answers),
-        ("with answers", result.nmi_with_answers, result.nmi_unasked_with_answers),
+        (f"{few} random pairs", random.nmi, random.nmi_unasked),
+        (f"{few} chosen questions", chosen.nmi, chosen.nmi_unasked),
+        (f"{result.n_answers} answers", result.nmi_with_answers, result.nmi_unasked_with_answers),
     ):
         yield f"{title:24}  {of_all:<{len(everywhere)}.3f}  {of_unasked:.3f}"
-    yield "\n" + _violations(result.violations, result.n_answers)
+    yield (
+        f"\n{few} answers to chosen questions (which of these groups?) told "
+        f"{chosen.n_pairs} pairs, those to random ones {random.n_pairs};\n"
+        "so few move little: what differs by .03 may be luck."
+    )
+    yield _violations(result.violations, result.n_answers)
     iterations = counted(result.n_iterations, "iteration")
     yield f"{iterations} ({result.stop_reason}), {result.seconds:.1f} s\n"
     yield from _files(result.files)

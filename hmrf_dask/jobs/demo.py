@@ -20,6 +20,8 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 from sklearn.metrics import normalized_mutual_info_score
 
+from hmrf_dask.active import explore_consolidate
+from hmrf_dask.active.oracles import ChoosingOracle
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.builtin import SUBPACKAGES, Document, read_docstrings
@@ -33,6 +35,7 @@ from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 N_ANSWERS = 300
+N_QUESTIONS = 25  # chosen ones, beside as many random pairs
 N_PARTITIONS = 4
 SEED = 0
 TOP_WORDS = 5
@@ -88,8 +91,20 @@ class ClusterSummary:
 
 
 @dataclass(frozen=True)
+class FewAnswers:
+    """What a few answers brought: the pairs they told, and NMI as in `DemoResult`."""
+
+    n_pairs: int
+    nmi: float
+    nmi_unasked: float
+
+
+@dataclass(frozen=True)
 class DemoResult:
-    """What the demo found; NMI is measured on all documents and on those nobody was asked about."""
+    """What the demo found; NMI is measured on all documents and on those nobody was asked about.
+
+    `random_pairs` and `chosen_questions` are about as many answers each, few of them.
+    """
 
     n_documents: int
     n_words: int
@@ -99,6 +114,9 @@ class DemoResult:
     nmi_with_answers: float
     nmi_unasked_without_answers: float
     nmi_unasked_with_answers: float
+    n_questions: int
+    random_pairs: FewAnswers
+    chosen_questions: FewAnswers
     violations: dict[str, int]
     n_iterations: int
     stop_reason: str
@@ -132,13 +150,22 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
     progress(f"clustering {len(documents)} documents without answers")
     model = HMRFKMeans(len(SUBPACKAGES), random_state=SEED)
     without = np.asarray(model.fit(corpus).labels_)
+    unasked = np.ones(len(documents), dtype=bool)
+    unasked[np.concatenate([must_link, cannot_link]).ravel()] = False
+    progress(f"asking {N_QUESTIONS} chosen questions, and about {N_QUESTIONS} random pairs")
+    person = ChoosingOracle({document.id: document.label for document in documents})
+    few = {strategy: _few(model, corpus, person, strategy) for strategy in ("random", "default")}
+    brought = {
+        strategy: FewAnswers(
+            len(pairs), _agreement(truth, found), _agreement(truth[unasked], found[unasked])
+        )
+        for strategy, (pairs, found) in few.items()
+    }
     progress(f"clustering them with {N_ANSWERS} answers")
     model.fit(corpus, must_link=constraints, run_dir=files["run"])
     write_assignments(corpus, model.labels_, model, files["run"], constraints=constraints)
 
     labels = np.asarray(model.labels_)
-    unasked = np.ones(len(documents), dtype=bool)
-    unasked[np.concatenate([must_link, cannot_link]).ravel()] = False
     return DemoResult(
         n_documents=len(documents),
         n_words=len(words),
@@ -148,6 +175,9 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
         nmi_with_answers=_agreement(truth, labels),
         nmi_unasked_without_answers=_agreement(truth[unasked], without[unasked]),
         nmi_unasked_with_answers=_agreement(truth[unasked], labels[unasked]),
+        n_questions=N_QUESTIONS,
+        random_pairs=brought["random"],
+        chosen_questions=brought["default"],
         violations=dict(model.violations_),
         n_iterations=model.n_iter_,
         stop_reason=model.stop_reason_,
@@ -155,6 +185,17 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
         files=files,
         seconds=time.perf_counter() - started,
     )
+
+
+def _few(
+    model: HMRFKMeans, corpus: Corpus, person: ChoosingOracle, strategy: str
+) -> tuple[Constraints, LabelArray]:
+    """Return what a person told who was asked a few questions, and the labels by it."""
+    n_clusters = len(SUBPACKAGES)
+    pairs = explore_consolidate(
+        corpus, person, n_clusters, N_QUESTIONS, strategy=strategy, random_state=SEED
+    )
+    return pairs, np.asarray(model.fit(corpus, must_link=pairs).labels_)
 
 
 def _claim(folder: str) -> None:

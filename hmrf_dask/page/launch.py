@@ -27,6 +27,7 @@ from hmrf_dask.page.server import Page, listening, serve
 from hmrf_dask.page.session import Session
 from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
 
+SWITCH_SECONDS: Final = 0.0005
 SHARE_LEFT: Final = 4  # times as long as it worked
 Say = Callable[[str], None]
 
@@ -91,6 +92,7 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
         if wanted.browser and _has_browser():
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
+    sys.setswitchinterval(SWITCH_SECONDS)  # an answer waits for no thread that thinks
     try:
         asyncio.run(serve(page, listener, opened, asyncio.Event()))
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -92,7 +93,10 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
         if wanted.browser and _has_browser():
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
-    sys.setswitchinterval(SWITCH_SECONDS)  # an answer waits for no thread that thinks
+    # An answer waits neither for a thread that thinks nor while the modules are searched for refuse.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
     try:
         asyncio.run(serve(page, listener, opened, asyncio.Event()))
     finally:

@@ -93,7 +93,7 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
         if wanted.browser and _has_browser():
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
-    # An answer waits neither for a thread that thinks nor while the modules are searched for refuse.
+    # An answer waits neither for a thread that thinks nor for a search of modules for refuse.
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()

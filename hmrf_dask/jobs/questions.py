@@ -66,11 +66,15 @@ def decode_questions(data: bytes) -> list[Question]:
     """Return what `encode_questions` wrote."""
     return [
         Question(
-            row["kind"], *(tuple(row[name]) for name in ("documents", "shown", "likely")),
-            row["why"], row["settles"],
+            row["kind"],
+            tuple(row["documents"]),
+            tuple(row["shown"]),
+            tuple(row["likely"]),
+            row["why"],
+            row["settles"],
         )
         for row in decode_parquet(data).to_pylist()
-    ]  # fmt: skip
+    ]
 
 
 def questions_of(output: str) -> list[Question]:

@@ -36,6 +36,7 @@ from hmrf_dask.page.material import Group, Library, Material
 
 OPEN_SECONDS: Final = 600.0  # for which nobody else is asked about an open question's document
 NEWS_SECONDS: Final = 2.0  # after which the journal is read again: others may write it, too
+REMEMBERED: Final = 500  # answers whose documents are read at the start
 REPEATED: Final = ("control", "second opinion")  # asked as they were
 NAMED_BY: Final = 4  # words of a group that nobody named
 LONGEST_PAUSE: Final = 3600.0  # of an answer; more says nothing
@@ -178,15 +179,16 @@ class Session:
         self._end, self._read_at = 0, -NEWS_SECONDS
         self._open: dict[str, Open] = {}
         self._skipped: dict[str, set[str]] = defaultdict(set)
-        self.take(material)
         self._notes = self._believed = Notes(self._entries.values())
         self.refresh(now=True)
+        self.take(material)
 
     def take(self, material: Material) -> None:
         """Ask about this from now on: after a refit there are new questions and groups."""
         self.material, self._gone = material, set[str]()
         self._skipped.clear()
-        self.library = Library(material)
+        lately = (one for entry in self._notes.answers[-REMEMBERED:] for one in entry.documents)
+        self.library = Library(material, lately)  # what was answered may be asked again
         self.weigh = material.weigh or self.library.weights()
         self.groups = {group.document: group for group in material.groups}
 

@@ -355,6 +355,19 @@ def test_two_people_at_once_lose_nothing_and_save_nothing_twice(tmp_path):
     assert all(got.values())
 
 
+def test_of_many_groups_five_are_shown_and_then_five_more(tmp_path):
+    topics = {f"topic{number:02}": f"Words about {number}." for number in range(30)}
+    with running(session_of(tmp_path, documents(60, topics))) as page:
+        who = {"annotator": "Ada", "kind": "choice"}
+        first = page.post("next", **who)["question"]
+        assert (len(first["groups"]), first["more"]) == (5, True)
+        second = page.post("answer", ticket=first["ticket"], answer="none", **who)["question"]
+        assert second["documents"] == first["documents"]
+        seen = [{one["document"] for one in asked["groups"]} for asked in (first, second)]
+        assert len(seen[0] | seen[1]) == 10
+    assert [(one.answer, len(one.shown)) for one in saved(tmp_path)] == [("none", 5)]
+
+
 def test_people_are_compared(tmp_path):
     with running(session_of(tmp_path, documents(7), people=2)) as page:
         for name in ("Ada", "Bob"):

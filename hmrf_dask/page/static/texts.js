@@ -11,7 +11,7 @@ function paragraph(segments) {
 
 // A document as an article; `open` and `columns` are its two switches, for keys.
 export function documentView(shown, heading, ticket) {
-  const body = make("div", { class: "body" }, shown.passages.map(paragraph));
+  const body = make("div", { class: "body", tabindex: "0", role: "group", "aria-label": heading }, shown.passages.map(paragraph));
   const title = make("h3", { dir: "auto" }, heading);
   const view = make("article", { class: "document", "data-document": shown.id }, title, body);
   if (shown.folded) foldable(view, body, shown, ticket);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -27,6 +28,7 @@ from hmrf_dask.page.server import Page, listening, serve
 from hmrf_dask.page.session import Session
 from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
 
+SWITCH_SECONDS: Final = 0.0005
 SHARE_LEFT: Final = 4  # times as long as it worked
 Say = Callable[[str], None]
 
@@ -91,6 +93,10 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
         if wanted.browser and _has_browser():
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
+    # An answer waits neither for threads that think nor while all memory is searched for refuse.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
     try:
         asyncio.run(serve(page, listener, opened, asyncio.Event()))
     finally:
@@ -118,13 +124,16 @@ def _page(wanted: Wanted, port: int) -> Page:
         later=lambda work: thoughts.submit(_paced, work),
     )
 
+    sources = [texts]  # of the releases since the start, the last one last
+
     def more() -> None:
         """Ask about what is open now."""
-        session.take(material_of(Texts(output, wanted.job), _asking(wanted).batch))
+        session.take(material_of(sources[-1], _asking(wanted).batch))
 
     def again(tell: Tell) -> Outcome:
         """Run the job again, then ask about what came of it."""
         outcome = refit(output, texts.job, tell)
+        sources.append(Texts(output, wanted.job))
         turns.submit(more).result()
         return outcome
 

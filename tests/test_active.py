@@ -16,13 +16,14 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hmrf_dask import Corpus, HMRFKMeans
-from hmrf_dask.active import explore_consolidate, farthest_first
-from hmrf_dask.active.farthest_first import FarthestFirst
-from hmrf_dask.active.pool import Pool
-from hmrf_dask.active.selection import STRATEGIES
+from hmrf_dask.active import explore_consolidate
 from hmrf_dask.constraints.closure import connected_numbers
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.uncertainty import gap_counts, median_gap, uncertainties
+from hmrf_dask.questions import farthest_first
+from hmrf_dask.questions.farthest_first import FarthestFirst
+from hmrf_dask.questions.pool import Pool
+from hmrf_dask.questions.selection import STRATEGIES
 from tests.naive_active import Naive
 from tests.support.fits import scheduled
 from tests.support.problems import planted_text, string_ids

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans
 from hmrf_dask.active import next_choices, next_pairs
-from hmrf_dask.active.batches import Clusters
-from hmrf_dask.active.pool import Pool
 from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.records import Entry, Question
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.questions.batches import Clusters
+from hmrf_dask.questions.pool import Pool
 from hmrf_dask.tasks import open_rows
 from tests.naive_active import batch_of_uncertain, gaps_between_clusters
 from tests.support.fits import scheduled

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmrf_dask.active import Answers, explore_consolidate
-from hmrf_dask.active.oracles import ChoosingOracle, LabelOracle
 from hmrf_dask.answers.beliefs import Beliefs, believe
 from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
+from hmrf_dask.questions.oracles import ChoosingOracle, LabelOracle
 from tests.naive_beliefs import groups_of, posterior
 
 SURE = {"": 1.0}

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from hmrf_dask.active.known import Known
-from hmrf_dask.active.rounds import Outlook, Person, next_question, outlook
 from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.records import Entry, Question
+from hmrf_dask.questions.known import Known
+from hmrf_dask.questions.rounds import Outlook, Person, next_question, outlook
 
 TOPICS = {f"r{topic}": topic for topic in range(4)} | {f"x{n}": n % 4 for n in range(12)}
 ANCHORS = ("r0", "r1", "r2", "r3")

@@ -94,7 +94,7 @@ def ask(
 
 def _answer(asking: Asking, name: str) -> None:
     """Ask until nothing is left, or the person has had enough."""
-    from hmrf_dask.active.rounds import Person
+    from hmrf_dask.questions.rounds import Person
 
     skipped = set[str]()
     said: list[Entry] = []

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from hmrf_dask.active.rounds import Person, next_question
 from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.journal import Journal
 from hmrf_dask.answers.records import CHOICE, PAIR, Entry, Question
@@ -18,6 +17,7 @@ from hmrf_dask.jobs.exchange import journal_of
 from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.questions import batch_of, questions_of
 from hmrf_dask.jobs.texts import Document, Texts
+from hmrf_dask.questions.rounds import Person, next_question
 
 SEVERAL: Final = 4  # groups; of more, a person is asked which one, not about pairs
 BEGINNING: Final = 300  # characters of a text that are shown

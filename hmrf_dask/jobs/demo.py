@@ -20,8 +20,6 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 from sklearn.metrics import normalized_mutual_info_score
 
-from hmrf_dask.active import explore_consolidate
-from hmrf_dask.active.oracles import ChoosingOracle
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.builtin import SUBPACKAGES, Document, read_docstrings
@@ -30,6 +28,8 @@ from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.fit_files import start_afresh
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
+from hmrf_dask.questions.oracles import ChoosingOracle
+from hmrf_dask.questions.selection import explore_consolidate
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray

@@ -7,10 +7,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hmrf_dask.active import answers as active_answers
-from hmrf_dask.active.batches import Clusters, choose, known_from
-from hmrf_dask.active.known import Known
-from hmrf_dask.active.pool import Pool
 from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.records import Question
 from hmrf_dask.constraints.answer_files import parse_pairs
@@ -32,6 +28,10 @@ from hmrf_dask.jobs.places import (
 )
 from hmrf_dask.jobs.rows import rows_of_release
 from hmrf_dask.jobs.steps import JobRun, Material
+from hmrf_dask.questions import answers as given
+from hmrf_dask.questions.batches import Clusters, choose, known_from
+from hmrf_dask.questions.known import Known
+from hmrf_dask.questions.pool import Pool
 from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
@@ -129,7 +129,7 @@ def batch_of(output: str, n: int, answers: Any = None) -> tuple[Known, list[Ques
 
 def _known(release: Release, corpus: Corpus, place: Place, answers: Any) -> Known:
     """Return what answers say, entries next to the pairs that the release was made with."""
-    if isinstance(answers, Constraints | active_answers.Answers):
+    if isinstance(answers, Constraints | given.Answers):
         return known_from(answers, corpus)
     entries = journal.take(place.url).read.entries if answers is None else list(answers)
     pairs = None

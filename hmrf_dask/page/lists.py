@@ -6,7 +6,6 @@ from collections import defaultdict
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from hmrf_dask.active.rounds import subject_of
 from hmrf_dask.answers.records import ANSWERS, CHOICE, PAIR, SAME, UNKNOWN, Entry
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.page.session import Session
@@ -20,6 +19,7 @@ from hmrf_dask.page.views import (
     says,
     who,
 )
+from hmrf_dask.questions.rounds import subject_of
 
 PAGE: Final = 25  # answers of a list that are sent at once
 MOST_LISTED: Final = 50  # disputes of a kind

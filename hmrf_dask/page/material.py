@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from hmrf_dask.active.rounds import ALL_SHOWN
 from hmrf_dask.answers.records import CHOICE, PAIR, Question
 from hmrf_dask.jobs.ask import SEVERAL
 from hmrf_dask.jobs.texts import Document
 from hmrf_dask.page.telling import Weights, frequencies
+from hmrf_dask.questions.rounds import ALL_SHOWN
 
 
 class Texts(Protocol):

@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
 
-from hmrf_dask.active.known import Known
-from hmrf_dask.active.rounds import ALL_SHOWN, Person, next_question, outlook
 from hmrf_dask.answers.beliefs import Beliefs, believe
 from hmrf_dask.answers.journal import Journal
 from hmrf_dask.answers.records import (
@@ -33,6 +31,8 @@ from hmrf_dask.answers.standing import standing
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.page.chains import Chains
 from hmrf_dask.page.material import Group, Library, Material
+from hmrf_dask.questions.known import Known
+from hmrf_dask.questions.rounds import ALL_SHOWN, Person, next_question, outlook
 
 OPEN_SECONDS: Final = 600.0  # for which nobody else is asked about an open question's document
 NEWS_SECONDS: Final = 2.0  # after which the journal is read again: others may write it, too

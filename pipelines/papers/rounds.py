@@ -14,10 +14,10 @@ import numpy as np
 
 from hmrf_dask import Constraints, HMRFKMeans
 from hmrf_dask.active import Answers, next_choices
-from hmrf_dask.active.known import Known
-from hmrf_dask.active.rounds import Person, next_question
 from hmrf_dask.answers.records import CHOICE, DIFFERENT, NONE, PAIR, SAME, Entry, Question
 from hmrf_dask.errors import HmrfWarning
+from hmrf_dask.questions.known import Known
+from hmrf_dask.questions.rounds import Person, next_question
 from pipelines.papers.cells import Curves, standard_error
 from pipelines.papers.harness import main
 from pipelines.papers.plans import Arm, Axis, Experiment, Figure, Study

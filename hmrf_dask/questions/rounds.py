@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hmrf_dask.active.known import Known
 from hmrf_dask.answers.beliefs import PATIENCE, Beliefs
 from hmrf_dask.answers.records import (
     CHOICE,
@@ -22,6 +21,7 @@ from hmrf_dask.answers.records import (
     Entry,
     Question,
 )
+from hmrf_dask.questions.known import Known
 
 CONTROL = 0.1  # of all questions: their answers are known, or were given before
 FORGOTTEN = 10  # answers after which a person may be asked the same again

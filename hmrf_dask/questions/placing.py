@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.active.dialogue import Dialogue, Neighbourhoods
-from hmrf_dask.active.pool import Pool
 from hmrf_dask.answers.beliefs import PATIENCE, Beliefs
 from hmrf_dask.answers.error_rates import first_rate
 from hmrf_dask.answers.settling import FLOOR, SETTLED
 from hmrf_dask.constraints.pairs import Constraints
+from hmrf_dask.questions.dialogue import Dialogue, Neighbourhoods
+from hmrf_dask.questions.pool import Pool
 from hmrf_dask.tasks import questions
 from hmrf_dask.tasks.questions import Askable
 from hmrf_dask.types import FloatArray, IntArray

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hmrf_dask.active.pool import Pool
 from hmrf_dask.flow.dataflow import Lazy
+from hmrf_dask.questions.pool import Pool
 from hmrf_dask.tasks import questions
 from hmrf_dask.tasks.questions import Askable, Outermost
 from hmrf_dask.types import FloatArray, IntArray

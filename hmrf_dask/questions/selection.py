@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.active.dialogue import BudgetSpentError, Dialogue, Neighbourhoods, Oracle
-from hmrf_dask.active.farthest_first import FarthestFirst
-from hmrf_dask.active.placing import Placing
-from hmrf_dask.active.pool import Pool
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.classes import KMeans
 from hmrf_dask.estimators.inputs import draw_seed
 from hmrf_dask.limits import RANGES
+from hmrf_dask.questions.dialogue import BudgetSpentError, Dialogue, Neighbourhoods, Oracle
+from hmrf_dask.questions.farthest_first import FarthestFirst
+from hmrf_dask.questions.placing import Placing
+from hmrf_dask.questions.pool import Pool
 from hmrf_dask.tasks.questions import Askable
 from hmrf_dask.types import AnyArray, IntArray
 

@@ -1,0 +1,1 @@
+"""Which questions to ask a person: chosen so that few answers tell the clusters."""

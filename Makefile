@@ -8,7 +8,7 @@ NEWEST ?= $(shell for minor in 14 13 12; do \
     for python in python3.$$minor "$$(pyenv root 2>/dev/null)"/versions/3.$$minor.*/bin/python; do \
         if $$python -c 'import venv' 2>/dev/null; then echo $$python; exit; fi; done; done)
 LOCK ?= requirements/lock.txt
-PAPERS ?= kdd2004 sdm2004 active icml2002 defaults noise costs genes inference labels scale large refinement
+PAPERS ?= kdd2004 sdm2004 active rounds icml2002 defaults noise costs genes inference labels scale large refinement
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
@@ -19,7 +19,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 COMPILED_ONCE := PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo papers test test-newest test-lowest golden published lint format prove bench lock clean
+.PHONY: help setup demo papers test test-newest test-lowest golden published browser lint format prove bench lock clean
 
 help:
 	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
@@ -32,6 +32,7 @@ help:
 	@echo 'make lint     ruff, formatting, spelling, docstrings, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
 	@echo 'make bench    the speed, beside the peers (40 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
+	@echo 'make browser  install a Chromium for the tests of the page, as make test does'
 	@echo 'make setup    only set up $(VENV)'
 	@echo 'make format   let ruff format and mend what it can'
 	@echo 'make lock     pin the dependencies of pyproject.toml again (needs uv)'
@@ -54,7 +55,11 @@ demo: $(STAMP)
 papers: $(STAMP)
 	@for one in $(PAPERS); do $(ONE_THREAD) $(BIN)/python -m pipelines.papers.$$one $(ARGS) || exit; done
 
-test: $(STAMP)
+# The tests of the page need a Chromium; where none can be had this says so, and they are skipped.
+browser: $(STAMP)
+	@$(BIN)/python -m tests.support.browser
+
+test: browser
 	$(ONE_THREAD) $(COMPILED_ONCE) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 # What other releases could break: answers, what scikit-learn and users call, what numba keeps to itself, the cluster, the store.

@@ -82,3 +82,47 @@ class Naive:
         entropy = -sum(share * math.log(share) for share in shares if share > 0)
         last = len(shares) - 1
         return entropy / sum(share * min(nth, last) for nth, share in enumerate(shares, 1))
+
+
+def gaps_between_clusters(
+    rows: NDArray[np.float64], centroids: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return cosines to clusters that rows are taken out of, and the gap between the best two."""
+    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    directions = centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
+    labels = (units @ directions.T).argmax(axis=1)
+    cosines = np.empty((len(units), len(directions)))
+    lengths = [float((units[labels == h] @ directions[h]).sum()) for h in range(len(directions))]
+    for i, unit in enumerate(units):
+        for h, direction in enumerate(directions):
+            remainder = lengths[h] * direction - (unit if labels[i] == h else 0.0)
+            cosines[i, h] = unit @ remainder / np.linalg.norm(remainder)
+    best = np.sort(cosines, axis=1)
+    return cosines, best[:, -1] - best[:, -2]
+
+
+def batch_of_uncertain(
+    rows: NDArray[np.float64], centroids: NDArray[np.float64], anchors: list[int], n: int
+) -> list[int]:
+    """Return the rows that a batch of n asks about, of those with the 4 n least gaps."""
+    cosines, gaps = gaps_between_clusters(rows, centroids)
+    scale = math.log(9.0) / float(np.sort(gaps)[(len(gaps) - 1) // 2])
+    value = []
+    for near in cosines:
+        odds = sorted((math.exp(scale * (each - near.max())) for each in near), reverse=True)
+        shares = [each / sum(odds) for each in odds]
+        entropy = -sum(share * math.log(share) for share in shares if share > 0)
+        last = len(shares) - 1
+        value.append(entropy / sum(share * min(nth, last) for nth, share in enumerate(shares, 1)))
+    labels = (rows @ (centroids / np.linalg.norm(centroids, axis=1, keepdims=True)).T).argmax(
+        axis=1
+    )
+    shares = np.bincount(labels, minlength=len(centroids)) / len(rows)
+    allowed = np.maximum(np.floor(2 * n * shares), 1)
+    nearest = np.argsort(gaps, kind="stable")[: 4 * n].tolist()
+    chosen: list[int] = []
+    for row in sorted(nearest, key=lambda row: -value[row]):
+        if row not in anchors and allowed[labels[row]] > 0 and len(chosen) < n:
+            allowed[labels[row]] -= 1
+            chosen.append(row)
+    return chosen

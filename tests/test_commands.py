@@ -31,6 +31,7 @@ WORK = {
     "check": "hmrf_dask.jobs.check.check_manifest",
     "suggest-k": "hmrf_dask.jobs.suggest.suggest_for",
     "inspect": "hmrf_dask.jobs.places.inspect_output",
+    "ask": "hmrf_dask.jobs.ask.asked",
     "fit": "hmrf_dask.jobs.fit_files.fit_files",
     "predict": "hmrf_dask.jobs.fit_files.predict_files",
     "evaluate": "hmrf_dask.jobs.evaluate_files.evaluate_files",
@@ -67,6 +68,7 @@ def _given(folder: Path, name: str) -> list[str]:
         "check": [str(folder / "manifest.yaml")],
         "suggest-k": [str(folder / "job.yaml"), "--most=3"],
         "inspect": [str(folder / "out")],
+        "ask": [str(folder / "out"), "-n2"],
         "fit": [rows, "-k3", "--n-init=2", f"--run-dir={fitted}"],
         "predict": [fitted, rows, f"--out={folder / 'predicted'}"],
         "evaluate": [fitted, str(folder / "truth.csv")],
@@ -93,7 +95,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 def test_every_command_is_here() -> None:
-    assert WORK.keys() | {"completion"} == hmrf.commands.keys()
+    assert WORK.keys() | {"completion", "answers", "label"} == hmrf.commands.keys()
 
 
 @all_commands

@@ -7,11 +7,12 @@ from pathlib import Path
 from tests.support.job_corpus import JobCorpus
 from tests.support.killed_jobs import killed_jobs
 
+METHOD = {"n_clusters": 3, "n_init": 1}
 KILLS, STOPS = 2, 1  # `make prove` dies far more often
 
 
 def test_killed_anywhere_and_run_again_gives_the_same_bits(tmp_path: Path) -> None:
-    job = JobCorpus(tmp_path).write_all(60, 10, method={"n_clusters": 3, "n_init": 1})
+    job = JobCorpus(tmp_path).write_all(60, 10, method=METHOD, questions=5)
     found = killed_jobs(job, KILLS, seed=0)
     assert len(found["kills"]) == KILLS
     for one in found["kills"]:
@@ -22,7 +23,7 @@ def test_killed_anywhere_and_run_again_gives_the_same_bits(tmp_path: Path) -> No
 
 
 def test_a_run_that_was_stopped_and_wakes_ends_and_changes_nothing(tmp_path: Path) -> None:
-    job = JobCorpus(tmp_path).write_all(60, 10, method={"n_clusters": 3, "n_init": 1})
+    job = JobCorpus(tmp_path).write_all(60, 10, method=METHOD, questions=5)
     found = killed_jobs(job, STOPS, seed=1, how="stopped")
     assert len(found["kills"]) == STOPS
     for one in found["kills"]:

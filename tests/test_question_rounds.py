@@ -10,6 +10,7 @@ import pytest
 
 from hmrf_dask.active.known import Known
 from hmrf_dask.active.rounds import Outlook, Person, next_question, outlook
+from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.records import Entry, Question
 
 TOPICS = {f"r{topic}": topic for topic in range(4)} | {f"x{n}": n % 4 for n in range(12)}
@@ -175,3 +176,19 @@ def test_the_outlook_counts_documents() -> None:
     asked_of(Person(kind="pair"), entries, control=0.0)
     moved = sum(TOPICS[question.documents[0]] != TOPICS[question.shown[0]] for question in BATCH)
     assert outlook(BATCH, entries, last=99) == Outlook(len(entries), moved, 0, 0.0)
+
+
+def test_a_document_that_one_answer_does_not_settle_is_compared_again() -> None:
+    entries = [
+        Entry("1", "pair", ("s0", "r0"), answer="same", likely=(0.9,)),
+        Entry("2", "pair", ("x0", "r0"), answer="same", likely=(0.2,)),
+    ]
+    batch = [Question("choice", ("x0",), ("r0", "r1"), (0.2, 0.8))]
+    beliefs = believe(entries)
+    assert "x0" in beliefs.open
+    assert "s0" in beliefs.anchor_of
+    asked = next_question(batch, entries, Person(kind="pair"), beliefs=beliefs)
+    assert asked is not None
+    assert asked.documents == ("x0", "s0")
+    entries.append(Entry("3", "pair", ("x0", "s0"), answer="same", likely=asked.likely))
+    assert next_question(batch, entries, Person(kind="pair"), beliefs=believe(entries)) is None

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from hmrf_dask.answers.journal import open_journal
+from hmrf_dask.answers.records import Entry
 from hmrf_dask.cli.commands import hmrf
 from tests.support.job_corpus import JobCorpus
 
@@ -64,6 +66,9 @@ def test_from_a_bucket_to_a_bucket(
 
     bucket.write(bucket.files(bucket.draw(20), first=50))
     bucket.write({"answers.csv": bucket.answers(30)})
+    journal = open_journal(f"{there}/clusters/journal")
+    ends = bucket.documents[0]["id"], bucket.documents[3]["id"]
+    journal.append(*(Entry(who, "pair", ends, answer="same", annotator=who) for who in "ab"))
     more = json.loads(run(job).stdout)
     assert more["documents"].items() >= {"all": 100, "vectorised": 20, "quarantined": 0}.items()
     assert (more["start"], more["clusters"]["kept"]) == ("warm", 3)
@@ -75,3 +80,4 @@ def test_from_a_bucket_to_a_bucket(
     assert sum(len(table) for table in tables) == 100
     inspected = CliRunner().invoke(hmrf, ["inspect", f"{there}/clusters", "--json"])
     assert json.loads(inspected.stdout)["release"]["number"] == 2
+    assert (more["answers"]["journal"]["end"], journal.end) == (2, 2)

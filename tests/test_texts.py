@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
+from hmrf_dask.documents.batches import read_batches
 from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.jobs import texts as texts_module
 from hmrf_dask.jobs.texts import Texts
 from tests.support.job_corpus import JobCorpus, lines
-from tests.support.job_runs import note_reads, run
+from tests.support.job_runs import run
+
+
+def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by the path of every file that is read."""
+    seen: list[str] = []
+
+    def read(source: Any, columns: Any) -> Any:
+        seen.append(source.path)
+        return read_batches(source, columns)
+
+    monkeypatch.setattr(texts_module, "read_batches", read)
+    return seen
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +43,7 @@ def test_texts_are_those_of_the_documents(ran: JobCorpus, monkeypatch: pytest.Mo
     assert {name: one.text for name, one in read.items()} == {
         one["id"]: one["text"] for one in wanted
     }
-    assert {one.metadata["label"] for one in read.values()} <= {"space", "motor", "faith"}
+    assert all(one.columns == {} for one in read.values())  # known classes are not shown
     assert {one.cluster for one in read.values()} <= {0, 1, 2}
     assert not any(one.missing or one.changed for one in read.values())
     assert len(seen) == len(set(seen))
@@ -84,3 +100,28 @@ def test_what_does_not_say_where_its_documents_are_asks_for_the_job(tmp_path: Pa
         Texts(output).read([name])
     assert Texts(output, str(moved)).read([name])[name].text == corpus.documents[0]["text"]
     assert Texts(output, str(moved)).release.ledger["job"] == str(job)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "jsonl.gz", "parquet"])
+def test_other_columns_of_a_document(tmp_path: Path, kind: str) -> None:
+    corpus = JobCorpus(tmp_path)
+    documents = [
+        {**one, "year": 2000 + n, "by": f"a, {n}\n"} for n, one in enumerate(corpus.draw(40))
+    ]
+    frame, path = pd.DataFrame(documents), tmp_path / f"documents/all.{kind}"
+    path.parent.mkdir()
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(path, row_group_size=7)
+    else:
+        frame.to_json(path, orient="records", lines=True)
+    corpus.write({"answers.csv": corpus.answers(5)})
+    run(corpus.write_job(columns={"label": "label", "time": "year"}))
+    texts = Texts(str(tmp_path / "out"))
+    wanted = documents[29]
+    assert texts.read([wanted["id"]])[wanted["id"]].columns == {"year": "2029"}
+    assert texts.columns(wanted["id"]) == {"year": "2029", "by": wanted["by"]}
+    assert texts.columns("nobody") == {}
+    path.unlink()
+    assert texts.columns(wanted["id"]) == {"year": "2029"}

@@ -16,7 +16,7 @@ from hmrf_dask.tasks import questions
 from hmrf_dask.tasks.questions import Askable, Outermost
 from hmrf_dask.types import FloatArray, IntArray
 
-REPORTED = 64  # rows of a partition
+REPORTED = 256  # rows of a partition
 
 
 class FarthestFirst:
@@ -29,8 +29,8 @@ class FarthestFirst:
     def __init__(self, pool: Pool, mean: FloatArray | None) -> None:
         self.passes = 0
         self._pool = pool
-        table = None if mean is None else pool.table(mean)
-        self._reaches: list[Lazy] = pool.over_all(questions.first_reach, table)
+        self._mean = None if mean is None else pool.table(mean)  # until there is a pass
+        self._reached: list[Lazy | None] = [None] * pool.n_partitions
         self._unseen: list[Askable] = []  # points that no pass took into account
         self._found: Outermost | None = None
 
@@ -70,19 +70,14 @@ class FarthestFirst:
 
     def _pass(self) -> Outermost:
         """Return the outermost rows of all, with every point taken into account."""
-        pool, self.passes = self._pool, self.passes + 1
+        pool, self.passes, points = self._pool, self.passes + 1, None
         if self._unseen:
-            joined = questions.join_rows(self._unseen)
-            table = pool.table(joined.directions())
-            self._reaches = [
-                pool.flow.lazy(questions.shorten, part, reach, table)
-                for part, reach in zip(pool.parts, self._reaches, strict=True)
-            ]
+            points = pool.table(questions.join_rows(self._unseen).directions())
             self._unseen = []
-        self._reaches = pool.flow.persist(self._reaches)
-        found = [
-            pool.flow.lazy(questions.outermost, part, reach, REPORTED)
-            for part, reach in zip(pool.parts, self._reaches, strict=True)
-        ]
-        outermost: Outermost = pool.joined(questions.merge_outermost, found)
+        found = pool.over_all(
+            questions.reached_after, self._mean, points, REPORTED, each=self._reached
+        )
+        self._mean, self._reached = None, list(kept := pool.flow.persist(found))
+        parts = [pool.flow.lazy(questions.outermost_of, part) for part in kept]
+        outermost: Outermost = pool.joined(questions.merge_outermost, parts)
         return outermost

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import combinations
 
+from hmrf_dask.answers.beliefs import Beliefs
 from hmrf_dask.answers.records import (
     CHOICE,
     DIFFERENT,
@@ -18,9 +19,14 @@ from hmrf_dask.answers.records import (
     Entry,
     Question,
 )
+from hmrf_dask.answers.settling import SETTLED
+from hmrf_dask.answers.standing import standing
 from hmrf_dask.constraints.pairs import Constraints
 
 Pairs = Iterable[tuple[str, str]]
+
+
+COMPLETE = 0.99  # of the shares of all groups, which are rounded
 
 
 class Known:
@@ -76,6 +82,32 @@ class Known:
         return known
 
     @classmethod
+    def believed(
+        cls, entries: Iterable[Entry], beliefs: Beliefs, pairs: Constraints | None = None
+    ) -> Known:
+        """Return what is believed of entries, and pairs given next to them.
+
+        Only documents that are settled are in groups.
+        """
+        said = cls.of(standing(entries))
+        together = [beliefs.constraints(), *([] if pairs is None else [pairs.as_text()])]
+        same = [(a, b) for one in together for a, b in one.must_link.tolist()]
+        different = [(a, b) for one in together for a, b in one.cannot_link.tolist()]
+        different += [
+            (document, anchor)
+            for document in beliefs.open
+            for anchor, likely in beliefs.opinion(document).likely.items()
+            if likely < 1.0 - SETTLED
+        ]
+        known = cls(same, different)
+        known.answers, known.stood = said.answers, said.stood
+        known.opened = said.opened & beliefs.anchor_of.keys()
+        unsure = {one.documents[0] for one in said.answers if one.answer == UNKNOWN}
+        alone = {name for name in unsure if known.sizes[known.group(name)] < 2}
+        known.unsure = {*alone, *beliefs.set_aside}
+        return known
+
+    @classmethod
     def of_pairs(cls, pairs: Constraints) -> Known:
         """Return what pairs say."""
         text = pairs.as_text()
@@ -125,23 +157,31 @@ class Known:
 
         None are left once it is settled: it has its group, opens one, or one alone is left.
         """
+        if self.last_left(question) is not None:
+            return []
         own = self.group(question.documents[0])
-        groups = [self.group(document) for document in question.shown]
-        if own in groups or self.opened & set(question.documents):
+        likely = question.likely or (1.0 / max(len(question.shown), 1),) * len(question.shown)
+        open_ones = set(self._open(question))
+        if own in map(self.group, question.shown) or self.opened & set(question.documents):
             return []
-        rivals = self.rivals.get(own, set())
-        likely = question.likely or (1.0 / max(len(groups), 1),) * len(groups)
-        left = [
-            (document, share)
-            for document, group, share in zip(question.shown, groups, likely, strict=True)
-            if group not in rivals
-        ]
-        if len(left) == 1 < len(groups) and self._all_apart(groups):
-            return []
-        total = sum(share for _, share in left)
-        if len(left) == len(groups) and total <= 1.0:
-            return left  # what is lacking to 1 is that it belongs to none of them
-        return [(document, share / total if total else 1 / len(left)) for document, share in left]
+        left = [pair for pair in zip(question.shown, likely, strict=True) if pair[0] in open_ones]
+        # what is lacking to 1 is that it belongs to none of them
+        remaining = 1.0 - sum(likely) + sum(share for _, share in left)
+        if remaining <= 0.0:
+            return [(document, 1.0 / len(left)) for document, _ in left]
+        return [(document, min(share / remaining, 1.0)) for document, share in left]
+
+    def _open(self, question: Question) -> list[str]:
+        rivals = self.rivals.get(self.group(question.documents[0]), set())
+        return [name for name in question.shown if self.group(name) not in rivals]
+
+    def last_left(self, question: Question) -> str | None:
+        """Return the one group that a document must belong to as all others are excluded."""
+        left = self._open(question)
+        complete = not question.likely or sum(question.likely) > COMPLETE
+        if len(left) != 1 or len(question.shown) == 1 or not complete:
+            return None
+        return left[0] if self._all_apart([self.group(name) for name in question.shown]) else None
 
     def _all_apart(self, groups: list[str]) -> bool:
         return all(

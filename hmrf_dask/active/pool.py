@@ -13,8 +13,9 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.kernels.sums import add_sums, fixed_point_exponent
 from hmrf_dask.kernels.uncertainty import median_gap
-from hmrf_dask.tasks import questions
+from hmrf_dask.tasks import open_rows, questions
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
+from hmrf_dask.tasks.open_rows import ClusterParts, OpenRows, Wanted
 from hmrf_dask.tasks.questions import Askable, Uncertain
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
 
@@ -34,7 +35,7 @@ class Pool:
         self.flow = DaskFlow()
         self.n_rows = corpus.n_rows
         self._gap = FIRST_GAP
-        parts = []
+        self._sources: list[tuple[Any, ...]] = []
         for block, first, count in zip(
             corpus.blocks, corpus.offsets[:-1], corpus.row_counts, strict=True
         ):
@@ -42,18 +43,40 @@ class Pool:
             if allowed is not None:
                 ends = np.searchsorted(allowed, [first, first + count])
                 own = share_array(self.flow, allowed[ends[0] : ends[1]])
-            parts.append(self.flow.lazy(questions.askable_rows, block, first, own))
+            self._sources.append((block, first, own))
         # Rows that lie in memory are looked through once, those of files in every pass.
-        self.parts = self.flow.persist(parts) if in_memory else parts
+        self._kept: list[Lazy] | None = None
+        if in_memory:
+            parts = [self.flow.lazy(questions.askable_rows, *source) for source in self._sources]
+            self._kept = self.flow.persist(parts)
 
     @property
     def scale(self) -> float:
         """What cosines are multiplied by, so that they are log odds of neighbourhoods."""
         return math.log(ODDS) / self._gap
 
-    def over_all(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
-        """Return a call for each partition."""
-        return [self.flow.lazy(function, part, *arguments) for part in self.parts]
+    def over_all(
+        self, function: Callable[..., Any], *arguments: Any, each: Sequence[Any] | None = None
+    ) -> list[Lazy]:
+        """Return a call for each partition, of its rows, its one of `each` if any, and arguments.
+
+        Rows of files are read in the same task: none waits in memory for its turn.
+        """
+        own = [()] * len(self._sources) if each is None else [(one,) for one in each]
+        if self._kept is not None:
+            return [
+                self.flow.lazy(function, part, *more, *arguments)
+                for part, more in zip(self._kept, own, strict=True)
+            ]
+        return [
+            self.flow.lazy(questions.of_askable, function, *source, *more, *arguments)
+            for source, more in zip(self._sources, own, strict=True)
+        ]
+
+    @property
+    def n_partitions(self) -> int:
+        """How many partitions there are."""
+        return len(self._sources)
 
     def joined(self, combine: Callable[[list[Any]], Any], parts: Sequence[Lazy]) -> Any:
         """Return what a tree makes of the results of all partitions."""
@@ -94,6 +117,21 @@ class Pool:
             if self._gap == (gap := median_gap(found.gaps)):
                 return found.rows
             self._gap = gap
+
+    def cluster_parts(self, centroids: FloatArray) -> ClusterParts:
+        """Return sizes, distances and central rows of the clusters that the rows make."""
+        parts = self.over_all(open_rows.cluster_parts, self.table(centroids))
+        found: ClusterParts = self.joined(open_rows.merge_clusters, parts)
+        return found
+
+    def open_rows(
+        self, directions: FloatArray, wanted: Wanted, mean: FloatArray | None
+    ) -> OpenRows:
+        """Return what is wanted of the rows next to the clusters of a finished model."""
+        tables = self.table(directions), None if mean is None else self.table(mean)
+        parts = self.over_all(open_rows.open_rows, tables[0], self.flow.share(wanted), tables[1])
+        found: OpenRows = self.joined(open_rows.merge_open, parts)
+        return found
 
     def drawn(self, seed: int, draw: int, most: int) -> Lowest:
         """Return rows in an order drawn by their ids."""

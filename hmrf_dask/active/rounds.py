@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hmrf_dask.active.known import Known
+from hmrf_dask.answers.beliefs import PATIENCE, Beliefs
 from hmrf_dask.answers.records import (
     CHOICE,
     DIFFERENT,
@@ -62,6 +63,7 @@ def next_question(
     *,
     people: int = 1,
     control: float = CONTROL,
+    beliefs: Beliefs | None = None,
 ) -> Question | None:
     """Return what a person is to be asked next, None where nothing of the batch is left to ask.
 
@@ -80,6 +82,9 @@ def next_question(
         How many people are to answer each question.
     control : float
         Share of questions that are asked again.
+    beliefs : Beliefs, optional
+        What the entries say where some may be wrong: they decide which documents are settled, and
+        one that a single answer does not settle is compared with another member of its group.
 
     Examples
     --------
@@ -101,14 +106,51 @@ def next_question(
     ]  # fmt: skip
     last = own[-1].documents[0] if own else None
     begun = [question for question in left if question.documents[0] == last]
-    asked = _first(asks(known, question, person.kind) for question in begun)
+    asked = _first(_asks(known, question, person.kind, beliefs) for question in begun)
     if asked is None:
         asked = _control(known, own, person, control)
     if asked is None:
-        asked = _first(asks(known, question, person.kind) for question in left)
+        asked = _first(_asks(known, question, person.kind, beliefs) for question in left)
     if asked is None and people > 1:
         asked = _second_opinion(known, left, person, people)
     return asked
+
+
+def _asks(known: Known, question: Question, kind: str, beliefs: Beliefs | None) -> Question | None:
+    """Return what is to be asked of a document next, whatever it is that settles documents."""
+    document = question.documents[0]
+    if beliefs is None:
+        return asks(known, question, kind)
+    # a document that stands for a group may yet turn out to be of another one
+    if document in beliefs.set_aside or beliefs.anchor_of.get(document, document) != document:
+        return None
+    asked = asks(known, question, kind)
+    if asked is not None or document not in beliefs.open:
+        return asked
+    return _compared_again(question, beliefs)
+
+
+def _compared_again(question: Question, beliefs: Beliefs) -> Question | None:
+    """Return the question that tells more of a document whose answers settle nothing yet.
+
+    It is compared with another member of its likeliest group, or else with the next group.
+    """
+    opinion = beliefs.opinion(question.documents[0])
+    if opinion.n_asked >= PATIENCE:
+        return None
+    likely = dict(opinion.likely)
+    for name in question.shown:
+        likely.setdefault(beliefs.anchor_of.get(name, name), 0.0)
+    order = sorted(likely, key=lambda anchor: (-likely[anchor], anchor))
+    members = {one.anchor: one.members for one in beliefs.groups}
+    for place, anchor in enumerate(order):
+        if place and not opinion.asked.isdisjoint(members.get(anchor, (anchor,))):
+            continue  # it was told apart from that group
+        for name in (anchor, *members.get(anchor, ())):
+            if name not in opinion.asked and name != question.documents[0]:
+                documents, share = (question.documents[0], name), round(likely[anchor], 4)
+                return Question(PAIR, documents, (), (share,), question.why)
+    return None
 
 
 def _first(questions: Iterator[Question | None]) -> Question | None:
@@ -141,9 +183,10 @@ def asks(known: Known, question: Question, kind: str) -> Question | None:
     if not left:
         return None
     subject, groups = question.documents[0], tuple[str, ...]()
+    documents: tuple[str, ...] = (subject,)
     if kind == CHOICE:
         shown = left[: ALL_SHOWN if len(left) <= ALL_SHOWN else SOME_SHOWN]
-        documents, groups = (subject,), tuple(document for document, _ in shown)
+        groups = tuple(document for document, _ in shown)
     else:
         shown = left[:1]
         documents = (subject, left[0][0])

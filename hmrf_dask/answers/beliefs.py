@@ -207,7 +207,7 @@ def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
         tuple(open_ones),
         tuple(aside),
         tuple(_disputes(state, anchor_of, trust)),
-        {
+        annotators={
             name: Annotator(
                 n,
                 evidence.n_unknown[name],
@@ -217,8 +217,8 @@ def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
             )
             for name, n in sorted(evidence.n_answers.items())
         },
-        state,
-        tuple(anchors),
+        _state=state,
+        _anchors=tuple(anchors),
     )
 
 

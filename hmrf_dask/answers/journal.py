@@ -311,7 +311,9 @@ class _StoredJournal(Journal):
         )
 
     def _read(self, since: int, until: int | None) -> tuple[list[tuple[int, bytes]], int]:
-        numbers = sorted(n for n in self._log.numbers() if since < n and (not until or n <= until))
+        numbers = sorted(
+            n for n in self._log.numbers() if since < n and (until is None or n <= until)
+        )
         with ThreadPoolExecutor(_READERS) as pool:
             lines = list(pool.map(self._log.read, numbers))
         return list(zip(numbers, lines, strict=True)), max([since, *numbers[-1:]])

@@ -14,6 +14,8 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from hmrf_dask.cli.answers_command import answers
+from hmrf_dask.cli.ask_command import ask
 from hmrf_dask.cli.fit_command import fit
 from hmrf_dask.cli.group import (
     EXIT_CODES,
@@ -30,6 +32,7 @@ from hmrf_dask.cli.group import (
     scheduler_option,
     where_to_run,
 )
+from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.cli.run_command import run
 from hmrf_dask.limits import RANGES
@@ -93,7 +96,8 @@ def suggest_k(
     A row for each K: how far J lies below that of shuffled documents, the share of documents that
     are nearest to their own cluster without them, the silhouette, how alike fits of two halves are,
     and the answers that a fit without answers contradicts, by kind. The JOB's n_clusters does not
-    count; its output is neither read nor written. A star stands where the range is that is likely.
+    count; of its output the journal of answers alone is read. A star stands where the range is that
+    is likely.
     """
     from hmrf_dask.fit.suggestion import Span
     from hmrf_dask.jobs.inputs import gather, load_job
@@ -246,7 +250,9 @@ def hmrf() -> None:
     """
 
 
-for command in (run, check, suggest_k, inspect, fit, predict, evaluate, demo, completion):
+for command in (
+    run, check, label, ask, answers, suggest_k, inspect, fit, predict, evaluate, demo, completion,
+):  # fmt: skip
     hmrf.add_command(command)
 
 

@@ -146,6 +146,7 @@ WARNED = "hmrf_dask.warned"  # in the context of a command: its warnings, each t
 AGAIN = {
     "run": "run it again: it resumes where it stopped",
     "fit": "run it again, without --fresh: it resumes where it stopped",
+    "label": "every answer is saved: run it again to go on",
     "demo": "run it again with --resume: it resumes where it stopped",
 }
 EXIT_CODES = (

@@ -15,9 +15,11 @@ from hmrf_dask.cli.group import one_line
 from hmrf_dask.errors import counted, in_words, rows_moved
 
 if TYPE_CHECKING:
+    from hmrf_dask.jobs.ask import Asked
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
+    from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
     from hmrf_dask.jobs.places import Report
     from hmrf_dask.jobs.suggest import Suggestion
@@ -290,8 +292,12 @@ def _answers(answers: dict[str, Any]) -> Iterator[str]:
             f"violated: {violated['must']:,} of {counted(pairs['must'], 'must-link')}, "
             f"{violated['cannot']:,} of {counted(pairs['cannot'], 'cannot-link')}"
         )
+    if journal := answers.get("journal"):
+        yield f"{counted(journal['answers'], 'answer')} of the journal taken"
     if suspect := answers.get("suspect", 0):  # runs of former versions have none
         yield f"{counted(suspect, 'answer')} more likely wrong than right"
+    if questions := answers.get("questions", 0):
+        yield f"{counted(questions, 'question')} to answer next"
     for name, words in (("quarantined", "of answers quarantined"), ("waiting", WAITING)):
         if answers[name]:
             yield f"{counted(answers[name], 'line')} {words}"
@@ -324,6 +330,8 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     yield f"{_bold(kind)} {inspection['place']}"
     if kind == "output":
         yield from (_release(inspection["release"]), _holder(inspection["holder"]))
+        if journal := inspection.get("journal"):
+            yield _journal(journal)
     if kind == "run" and not inspection["running"]:
         yield "the fit is done"
     if kind == "job run" and not report:
@@ -334,6 +342,30 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
         yield from _progress(inspection["progress"])
 
 
+def _asked(asked: Asked) -> Iterator[str]:
+    for number, question in enumerate(asked.questions, 1):
+        documents = [*question["documents"], *question["shown"]]
+        yield f"{_bold(str(number))} {_document(asked, documents[0])}"
+        yield "  and" if question["kind"] == "pair" else "  which of these?"
+        yield from (f"  {_document(asked, other)}" for other in documents[1:])
+    yield f"{counted(asked.answers, 'answer')} so far in {asked.journal}"
+
+
+def _document(asked: Asked, name: str) -> str:
+    return one_line(f"{name}: {asked.texts[name]}" if name in asked.texts else name)
+
+
+def _exchange(exchange: Exchange) -> Iterator[str]:
+    yield f"{_bold(counted(exchange.answers, 'answer'))} in {exchange.journal}"
+    if exchange.added or exchange.there or exchange.open:
+        yield (
+            f"{exchange.added:,} added of {exchange.file}, {exchange.there:,} were there, "
+            f"{exchange.open:,} without an answer"
+        )
+    else:
+        yield exchange.file
+
+
 def _release(release: dict[str, Any] | None) -> str:
     if release is None:
         return "no release yet"
@@ -342,6 +374,16 @@ def _release(release: dict[str, Any] | None) -> str:
         f"release {release['number']} of run {release['run']}, {release['when']}, "
         f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {counts}"
     )
+
+
+def _journal(journal: dict[str, Any]) -> str:
+    taken = journal["taken"] or {"end": 0, "answers": 0}
+    line = f"journal: {counted(journal['answers'], 'answer')}"
+    if journal["end"] > taken["end"]:
+        line += f", {taken['answers']:,} when the last release was made: run the job to use all"
+    if journal["bad"]:
+        line += f"; {counted(journal['bad'], 'line')} cannot be read"
+    return line
 
 
 def _holder(holder: dict[str, Any] | None) -> str:
@@ -368,7 +410,9 @@ def _progress(progress: dict[str, Any]) -> Iterator[str]:
 
 _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Agreement": _agreement,
+    "Asked": _asked,
     "DemoResult": _demo,
+    "Exchange": _exchange,
     "Findings": _findings,
     "FitResult": _fit,
     "Prediction": _prediction,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError, coun
 from hmrf_dask.fit.suspects import SuspectAnswer
 from hmrf_dask.jobs.inputs import AnswerFile
 from hmrf_dask.jobs.job_file import Method
+from hmrf_dask.jobs.journal import Taken
 from hmrf_dask.jobs.places import ANSWERS
 from hmrf_dask.parameters import PARAMETERS
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray
@@ -150,14 +151,25 @@ NOTHING_GIVEN = Given(
 )
 
 
-def read_answers(files: Sequence[AnswerFile], annotators: Mapping[str, float]) -> Given:
-    """Return the lines of all files; ids are text, as those of documents are."""
-    given = put_together([(one.path, parse_lines(one.data, one.path)) for one in files])
-    return replace(given, annotators=annotators)
+def read_answers(
+    files: Sequence[AnswerFile], annotators: Mapping[str, float], journal: Taken
+) -> Given:
+    """Return the lines of all files, and what the journal's answers say together, as pairs.
+
+    Ids are text, as those of documents are.
+    """
+    read = [(one.path, parse_lines(one.data, one.path)) for one in files]
+    if journal.identity:
+        read.append((journal.address, journal.pairs(annotators)))
+    return replace(put_together(read), annotators=annotators)
 
 
-def unnamed_annotators(given: Given, annotators: Mapping[str, float]) -> str:
+def unnamed_annotators(
+    given: Given, annotators: Mapping[str, float], others: Collection[str] = ()
+) -> str:
     r"""Return which annotators that have a trust no answer names, "" if there are none.
+
+    `others` are named elsewhere.
 
     Examples
     --------
@@ -170,7 +182,7 @@ def unnamed_annotators(given: Given, annotators: Mapping[str, float]) -> str:
     """
     noted = [*given.notes.tolist(), *(one.notes for _, one in given.labels)]
     named = {str(notes["annotator"]) for notes in noted if notes and "annotator" in notes}
-    nobody = sorted(set(annotators) - named)
+    nobody = sorted(set(annotators) - named.union(others))
     if not nobody or not noted:
         return ""
     shown = ", ".join(map(repr, nobody[:SHOWN])) + (", …" if len(nobody) > SHOWN else "")

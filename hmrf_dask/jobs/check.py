@@ -45,6 +45,7 @@ from hmrf_dask.jobs.inputs import (
     sources_apart,
 )
 from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.jobs.journal import take
 from hmrf_dask.jobs.parent import last_release
 from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.jobs.quarantine import is_too_much, over_the_share
@@ -80,8 +81,13 @@ class AnswerFindings:
     bad_lines: int = 0
 
 
-def survey_answers(sources: Iterable[Source], problems: list[str]) -> tuple[Given, int]:
-    """Return the answers of files and how many could be read; `problems` takes why not."""
+def survey_answers(
+    sources: Iterable[Source], problems: list[str], run: NextRun | None = None
+) -> tuple[Given, int]:
+    """Return the answers of files, and of the journal of a run's output, and how many were read.
+
+    `problems` takes why one could not be.
+    """
     read: list[tuple[str, PairLines]] = []
     given = NOTHING_GIVEN
     for source in sources:
@@ -90,6 +96,8 @@ def survey_answers(sources: Iterable[Source], problems: list[str]) -> tuple[Give
             read.append((file.path, parse_lines(file.data, file.path)))
         except InvalidInputError as error:
             problems.append(str(error))
+    if run is not None and (journal := take(run.output)).identity:
+        read.append((journal.address, journal.pairs(run.job.annotators)))
     try:
         given = put_together(read)
     except InvalidInputError as error:  # more classes than anybody has
@@ -223,7 +231,7 @@ def check_manifest(
     )
     files = [] if manifest.answers is None else list_answers(manifest, base)
     files += [Source(one, one, 0, "", "csv") for one in more_answers]
-    answers, n_read = survey_answers(files, found.problems)
+    answers, n_read = survey_answers(files, found.problems, run)
     chosen, share = _sample(sources, sample) if not everything else (sources, None)
     reading = _Reading(found, set(answers.named()), manifest.documents)
     for number, source in enumerate(chosen):
@@ -234,7 +242,7 @@ def check_manifest(
     reading.summarise(manifest.documents)
     _judge(found, manifest.documents, None if run is None else run.job)
     _remark_uncut(found, sources)
-    if manifest.answers is not None or more_answers:
+    if manifest.answers is not None or more_answers or answers.paths:
         _judge_answers(found, answers, n_read, reading, run)
     found.exit_code = InvalidInputError.exit_code if found.problems else 0
     return found

@@ -24,6 +24,7 @@ from hmrf_dask.documents.sources import (
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import parse_yaml, refuse_other_kind, validated
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.places import FORMAT
 from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
@@ -202,6 +203,7 @@ class Inputs:
     sources: tuple[Source, ...]  # the files with documents as they are now, sorted by path
     answers: tuple[AnswerFile, ...]
     address: str  # of the job file, an absolute path or a URL
+    journal: journal.Taken
     from_release: int | None = None  # the release to continue, 0 for none; else the last one
     take_over: bool = False  # the output becomes this job's if it is another's
     allow_shrink: bool = False  # more than half of the last release's documents may be gone
@@ -217,6 +219,7 @@ class Inputs:
         """The same for the same configuration, files and answers: then there is nothing to do."""
         # A setting that a later version adds changes nothing for those who do not use it.
         columns = self.manifest.documents
+        taken = self.journal.identity
         return _hashed(
             {
                 "job": self.job.model_dump(mode="json", exclude=_IGNORED, exclude_defaults=True),
@@ -224,6 +227,7 @@ class Inputs:
                 "language": self.manifest.language,
                 "sources": [_seen(source) for source in self.sources],
                 "answers": sorted(digest(file.data) for file in self.answers),
+                **({"journal": taken} if taken else {}),
                 "report": FORMAT,  # one that another version wrote cannot be shown again
             }
         )
@@ -262,13 +266,15 @@ def gather(
     more = [
         AnswerFile(one, read_whole(resolved(base, one), {}, ANSWER_BYTES)) for one in job.answers
     ]
+    output = output_of(job, address)
     return Inputs(
         job=job,
         manifest=manifest,
-        output=output_of(job, address),
+        output=output,
         sources=sources,
         answers=(*named, *more),
         address=absolute_url(address, "a job"),
+        journal=journal.take(output),
         from_release=from_release,
         take_over=take_over,
         allow_shrink=allow_shrink,

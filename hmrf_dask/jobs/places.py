@@ -11,6 +11,7 @@ from typing import Any
 
 from hmrf_dask.checkpoints.directory import CommitLog
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.journal import KEY, take
 from hmrf_dask.jobs.progress import PROGRESS
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.own_files import HASHES
@@ -58,7 +59,7 @@ class Report:
         that are more likely wrong than right (`suspect`); lines
         that were `quarantined`, and those of them that name documents that never were (`unknown`);
         lines that are `waiting` for a document that a former release had; those that wait for the
-        next fit (`unused`, in predict mode).
+        next fit (`unused`, in predict mode); how many `questions` come next.
     fit : dict
         `J`, `iterations`, `stop_reason`, `start_reason`, `converged`; empty where nothing was
         fitted.
@@ -69,8 +70,8 @@ class Report:
     seconds : dict
         By step; of the attempt that ended the run.
     places : dict
-        Where assignments, clusters, model, lineage, suspect answers and rejects lie, below the
-        output.
+        Where assignments, clusters, model, lineage, questions, suspect answers and rejects lie,
+        below the output.
     """
 
     status: str
@@ -114,6 +115,7 @@ ASSIGNMENTS_FOLDER = "assignments"
 LINEAGE = "lineage.json"
 ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
+QUESTIONS = "questions.parquet"  # the next ones to ask
 NOTES = "notes.jsonl"  # their other columns
 SUSPECTS = "suspects.jsonl"  # answers that the fit finds improbable, the least likely first
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
@@ -296,8 +298,16 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
         "running": holder is not None,
         "release": published,
         "holder": None if holder is None else asdict(holder),
+        "journal": _journal(url, release),
         "progress": _run_progress(url, *at_work) if at_work else None,
     }
+
+
+def _journal(url: str, release: Release | None) -> dict[str, Any] | None:
+    """Return how far the journal of an output is, and how far the last release took it."""
+    described = take(url).described()
+    taken = None if release is None else release.ledger.get(KEY)
+    return {**described[KEY], "taken": taken} if described else None
 
 
 def _checked(storage: Storage, release: Release, verify: bool) -> int:

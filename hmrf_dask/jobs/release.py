@@ -47,6 +47,7 @@ from hmrf_dask.jobs.places import (
     MODEL,
     NAME,
     NOTES,
+    QUESTIONS,
     REJECTS,
     SUSPECTS,
     Report,
@@ -55,6 +56,7 @@ from hmrf_dask.jobs.places import (
 )
 from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
+from hmrf_dask.jobs.questions import write_questions
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
@@ -83,6 +85,7 @@ class Results:
     start: str | None = None
     fit: dict[str, Any] = field(default_factory=dict)
     n_suspect: int = 0  # answers that the fit finds improbable
+    n_questions: int = 0  # that come next
     chosen: ChosenK | None = None
 
 
@@ -115,6 +118,7 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         files |= run.write(SUSPECTS, answers.suspects(model.suspect_answers_))
     if notes := answers.notes():
         files |= run.write(NOTES, notes)
+    asked, n_questions = write_questions(run, material, answers, model)
     fit = {
         "J": float(model.objective_),
         "iterations": int(model.n_iter_),
@@ -126,8 +130,9 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
     if fitted.chosen is not None:
         fit["choice_of_k"] = asdict(fitted.chosen)
     return Results(
-        files, lineage, written.violations, n_changed,
-        start=fitted.start, fit=fit, n_suspect=len(model.suspect_answers_), chosen=fitted.chosen,
+        files | asked, lineage, written.violations, n_changed,
+        start=fitted.start, fit=fit, n_suspect=len(model.suspect_answers_),
+        n_questions=n_questions, chosen=fitted.chosen,
     )  # fmt: skip
 
 
@@ -173,6 +178,9 @@ def _model_files(run: JobRun) -> Files:
 # ---- new documents under the last model
 
 
+KEPT = (ANSWERS, NOTES, QUESTIONS, SUSPECTS)  # of the last fit
+
+
 def write_prediction(run: JobRun, material: Material) -> Results:
     """Give documents of new and changed files clusters of the last model; others keep theirs."""
     assert run.previous is not None
@@ -184,14 +192,15 @@ def write_prediction(run: JobRun, material: Material) -> Results:
     lineage = carried_on(before, (shared.sizes + kept).tolist(), n_common, n_moved)
     folder = model_of(run.previous.files)
     fitted = folder.removesuffix(MODEL)
-    same = (f"{folder}/", *(f"{fitted}{name}" for name in (ANSWERS, NOTES, SUSPECTS)))
+    same = (f"{folder}/", *(f"{fitted}{name}" for name in KEPT))
     files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(same)}
     files |= run.write(assignments.NAME, _resized(run, lineage))
     files |= run.write(LINEAGE, lineage.to_json())
     violations = {"must_link": 0, "cannot_link": 0}
     return Results(
         files | reused, lineage, violations, shared.n_changed,
-        n_suspect=len(run.read_last(SUSPECTS).splitlines()), chosen=run.kept_choice,
+        n_suspect=len(run.read_last(SUSPECTS).splitlines()),
+        n_questions=run.previous.counts.get("questions", 0), chosen=run.kept_choice,
     )  # fmt: skip
 
 
@@ -240,6 +249,8 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
     with run.watch.step("publish"):
         ledger = _ledger(run, material, results)
         counts = {"documents": report.documents["all"], "clusters": report.clusters["number"]}
+        if "questions" in report.places:
+            counts["questions"] = results.n_questions
         model = files[f"{model_of(files)}/model.json"]
         publish(
             run.hold,
@@ -264,6 +275,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
     return {
         INPUTS: run.inputs.identity,
         JOB: run.inputs.address,
+        **run.inputs.journal.described(),
         SOURCES: entries(run.inputs.sources, rows.file_keys()),
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
@@ -353,6 +365,8 @@ def _report(
             "unknown": len(answers.unknown),
             "waiting": len(answers.waiting),
             "unused": answers.n_unused,
+            "questions": results.n_questions,
+            **run.inputs.journal.described(),
         },
         fit=results.fit,
         clusters={"number": len(lineage.ids), **dict(sorted(kinds.items()))},
@@ -380,8 +394,9 @@ def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:
         "model": model_of(results.files),
         "report": f"{run.name}/{NAME}",
     }
-    if suspects := [name for name in results.files if name.endswith(f"/{SUSPECTS}")]:
-        found["suspects"] = suspects[0]
+    for place, file in (("questions", QUESTIONS), ("suspects", SUSPECTS)):
+        if named := [name for name in results.files if name.endswith(f"/{file}")]:
+            found[place] = named[0]
     return found | ({"rejects": f"{run.name}/{REJECTS}"} if listed else {})
 
 

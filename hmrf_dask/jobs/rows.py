@@ -53,6 +53,7 @@ from hmrf_dask.text.vectorise import (
     counts_key,
     fit_vocabulary,
     make_vocabulary_of,
+    read_rows,
     rows_of,
 )
 
@@ -273,6 +274,23 @@ def _read_embeddings(storage: Storage, folder: str) -> _EmbeddingsRecord | None:
     if written is not None:
         PackRecord.of(written.told, f"{storage.url}/{folder}/{WRITTEN}")
     return written
+
+
+def rows_of_release(release: Release, place: Place, n_features: int) -> list[SourceRows]:
+    """Return the rows of all packs of a release, or raise what is wrong with them."""
+    keys = {key.counts for entry in files_of(release.ledger).values() for key in entry.keys}
+    vocabulary, found = release.ledger[VOCABULARY], list[SourceRows]()
+    for key in sorted(keys):
+        if vocabulary is None:
+            folder = f"{EMBEDDINGS}/{key}"
+            read = _read_embeddings(place.storage, folder)
+            rows = read and SourceRows(f"{place.url}/{folder}", read.files, n_features, Coverage())
+        else:
+            rows = read_rows(f"{ROWS}/{vocabulary}/{key}", n_features, place)[0]
+        if not rows:
+            raise DamagedReleaseError(f"rows of release {release.number} are gone ({key})")
+        found.append(rows)
+    return found
 
 
 def read_vocabulary(

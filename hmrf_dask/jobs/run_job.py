@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from hmrf_dask.answers.journal import FILE
 from hmrf_dask.errors import (
     ConfigurationError,
     HmrfError,
@@ -19,6 +20,7 @@ from hmrf_dask.errors import (
     UnreadableFileError,
     counted,
 )
+from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.parent import (
@@ -48,7 +50,7 @@ from hmrf_dask.jobs.steps import (
 )
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.lock import OutputLock, held, open_output
-from hmrf_dask.releases.own_files import remove_own
+from hmrf_dask.releases.own_files import RUNS, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import (
     LATEST,
@@ -144,11 +146,14 @@ def _inputs_of(release: Release, inputs: Inputs) -> Inputs | None:
     changes = compare(files_of(release.ledger), inputs.sources)
     if changes.changed or changes.gone:
         return None
+    taken = inputs.journal.until(release.ledger.get(journal.KEY, {}).get("end", 0))
     same = set(changes.same)
     sources = tuple(source for source in inputs.sources if source.path in same)
     for mode in ("fit", "predict"):  # whatever is asked now, with --predict or without
         job = inputs.job.model_copy(update={"mode": mode})
-        then = replace(inputs, job=job, sources=sources, choose_k=chose_again(release))
+        then = replace(
+            inputs, job=job, sources=sources, choose_k=chose_again(release), journal=taken
+        )
         if release.ledger.get(INPUTS) == then.identity:
             return then
     return None
@@ -179,7 +184,7 @@ def make_private(output: str) -> None:
 
 def _own(output: str) -> Iterator[str]:
     """Yield what an output holds of its own, never through a link."""
-    for name in (ownership.NAME, *ownership.NAMES):
+    for name in (ownership.NAME, *ownership.NAMES, FILE):
         path = f"{output}/{name}"
         if os.path.islink(path) or not os.path.exists(path):
             continue
@@ -281,7 +286,36 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
             stacklevel=2,
         )
         _run(then, lambda _: parent, tell)
-    return _run(inputs, find_parent, tell)
+    return _run(_resumed(inputs), find_parent, tell)
+
+
+def _resumed(inputs: Inputs) -> Inputs:
+    """Return the inputs of a run that was killed, with the answers that it had, if one was.
+
+    Answers that were given since wait for the next run: hours of work are not begun again for them.
+    """
+    storage = open_output(inputs.output, None)
+    for name in sorted(storage.names(RUNS)):
+        end = journal.recorded(storage, f"{RUNS}/{name}")
+        if end is None or end == inputs.journal.read.end:
+            continue
+        then = replace(inputs, journal=inputs.journal.until(end))
+        with damage_explained(inputs.output):
+            parent = find_parent(then)
+        if parent.run_id == name and not parent.done:
+            _warn_of_waiting(then.journal, inputs.journal)
+            return then
+    return inputs
+
+
+def _warn_of_waiting(taken: journal.Taken, now: journal.Taken) -> None:
+    had, there = taken.n_answers, now.n_answers
+    warnings.warn(
+        f"a run that did not end goes on with the {counted(had, 'answer')} of the journal that it "
+        f"had, where there are {there:,} now; run again to use all",
+        HmrfWarning,
+        stacklevel=3,
+    )
 
 
 def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report:
@@ -304,6 +338,7 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
                 return _report_of(parent.release, inputs)
             run = JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell))
             run.record_made([run.name])
+            journal.record(storage, run.name, inputs.journal)
             with _left_tidy(run), _space_explained(inputs.output):
                 return _repaired(run)
 

@@ -37,6 +37,7 @@ from hmrf_dask.jobs.answers import (
 from hmrf_dask.jobs.former import find_in, look_up
 from hmrf_dask.jobs.inputs import DocumentSource, Inputs
 from hmrf_dask.jobs.job_file import Method, Text
+from hmrf_dask.jobs.journal import Taken, anchored
 from hmrf_dask.jobs.packs import Pack, packed
 from hmrf_dask.jobs.parent import (
     CAME,
@@ -323,12 +324,26 @@ def given_answers(run: JobRun) -> Given:
     """Return the answers; what is wrong with them alone is said before any document is read."""
     given = NOTHING_GIVEN
     with run.watch.step("read answers"), _stopping_fits(run):
-        given = read_answers(run.inputs.answers, run.inputs.job.annotators)
-        if doubt := unnamed_annotators(given, run.inputs.job.annotators):
+        journal, annotators = run.inputs.journal, run.inputs.job.annotators
+        given = read_answers(run.inputs.answers, annotators, journal)
+        if doubt := unnamed_annotators(given, annotators, journal.annotators):
             warnings.warn(doubt, HmrfWarning, stacklevel=2)
         _refuse_rejects(run, given, given.rejects, given.rejects)
         _judge_contradictions(run, given, certain=_all_are_used(run))
-    return given
+    return _with_cut_lines(given, journal)
+
+
+def _with_cut_lines(given: Given, journal: Taken) -> Given:
+    """List lines of the journal that are no entries: a kill may cut one, which stops no run."""
+    cut = journal.rejects()
+    if cut:
+        warnings.warn(
+            f"{counted(len(cut), 'line')} of the journal left out: {cut[0].source}, line "
+            f"{cut[0].line}: {cut[0].reason}",
+            HmrfWarning,
+            stacklevel=2,
+        )
+    return replace(given, rejects=[*given.rejects, *cut], n_answers=given.n_answers + len(cut))
 
 
 def _judge_contradictions(run: JobRun, given: Given, *, certain: bool) -> None:
@@ -361,7 +376,9 @@ def find_answers(run: JobRun, material: Material, given: Given) -> Answers:
     """
     with run.watch.step("look up answers"):
         find = partial(find_in, material.corpus)
-        answers = split_answers(given, look_up(run.place, run.previous, given.named(), find))
+        documents = look_up(run.place, run.previous, given.named(), find)
+        given = anchored(given, run.inputs.journal.address, documents)
+        answers = split_answers(given, documents)
         with _stopping_fits(run):
             _refuse_rejects(run, given, answers.rejects, answers.unknown)
             if not _all_are_used(run):

@@ -6,18 +6,23 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, repeat
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hmrf_dask.documents.batches import Batch, read_batches
 from hmrf_dask.documents.manifest import Columns, Manifest, base_of, load_manifest
+from hmrf_dask.documents.records import DamagedFile
 from hmrf_dask.documents.sources import Source, list_sources, segments_of
+from hmrf_dask.documents.whole_record import read_record
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceError
 from hmrf_dask.jobs.assignments import key_of
-from hmrf_dask.jobs.inputs import DocumentSource, load_job, resolved
+from hmrf_dask.jobs.inputs import load_job, resolved
 from hmrf_dask.jobs.parent import JOB, FileEntry, files_of
 from hmrf_dask.jobs.places import assignments_of, explained_to_readers, last_release
 from hmrf_dask.releases.lock import open_output
@@ -25,8 +30,10 @@ from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.parquet import decode_parquet
 
+LONGEST: Final = 1_000  # characters of a value of another column
 CACHED: Final = 64 * 2**20  # characters of texts that are kept
 _THREADS = 4
+_READERS = 16  # small files that are read at a time
 _GONE = "it was not in the last release"
 _NO_RECORD = "its file could not be read, or has it no longer"
 
@@ -40,8 +47,9 @@ class Document:
     id : str
     text : str
         "" where it is missing.
-    metadata : mapping of str to str
-        What else the manifest names: the columns of times and known classes, by their names.
+    columns : mapping of str to str
+        Its time, by the name of the column, where the manifest names one. Known classes are for
+        measuring: who answers is not shown them.
     cluster : int or None
         Its cluster in the last release; None where that has it not.
     source : str
@@ -54,7 +62,7 @@ class Document:
 
     id: str
     text: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
     cluster: int | None = None
     source: str = ""
     missing: str = ""
@@ -89,14 +97,15 @@ class Texts:
                 "release; run the job first"
             )
         self.release: Release = release
-        self._job = job or str(release.ledger.get(JOB) or "")
-        if not self._job:
+        self.job = job or str(release.ledger.get(JOB) or "")
+        if not self.job:
             raise ConfigurationError(
                 f"the last release of {output} must say where its job file is, got one of a "
                 "version that did not; name the job by --job JOB, or run it again"
             )
         self._lock = threading.Lock()
         self._homes: dict[str, _Home] = {}
+        self._lines: dict[str, tuple[Source, int]] = {}
         self._cached: OrderedDict[str, Document] = OrderedDict()
         self._n_cached = 0  # characters
 
@@ -122,6 +131,34 @@ class Texts:
             self._cache(documents)
         return documents
 
+    def columns(self, name: str) -> dict[str, str]:
+        """Return all columns of a document but id, text, known class and embedding.
+
+        Its file is read again up to it, for a person who wants to know more of this one.
+
+        Parameters
+        ----------
+        name : str
+            The id of a document.
+
+        Returns
+        -------
+        dict of str to str
+            Values as texts, long ones cut; nothing where the document cannot be read.
+        """
+        document = self.read([name])[name]
+        with self._lock:
+            if document.missing or name not in self._lines:
+                return {}
+            source, line = self._lines[name]
+            known = self._columns
+            try:
+                values = read_record(source, line, known.max_bytes)
+            except (SourceError, InvalidInputError, DamagedFile, ValueError, OSError):
+                return dict(document.columns)  # changed since it was read
+        left_out = {known.id, known.text, known.label, known.embedding}
+        return {key: _as_text(value) for key, value in values.items() if key not in left_out}
+
     def _cache(self, documents: Mapping[str, Document]) -> None:
         """Keep the documents that were asked for last."""
         for name, document in documents.items():
@@ -142,16 +179,26 @@ class Texts:
             by_key[home.key].add(name)
         documents = {name: Document(name, missing=_GONE) for name in wanted}
         documents |= {name: Document(name, cluster=h.cluster) for name, h in homes.items()}
-        for key, names in by_key.items():
-            for path, number in self._files.get(key, ()):
-                if not names:
-                    break
-                for found in self._in_file(path, number, names):
+        with ThreadPoolExecutor(_READERS) as pool:
+            for key, names in by_key.items():
+                for found in self._found(key, names, pool):
                     documents[found.id] = replace(found, cluster=homes[found.id].cluster)
                     names.discard(found.id)
-            for name in names:
-                documents[name] = self._lost(documents[name], key)
+                for name in names:
+                    documents[name] = self._lost(documents[name], key)
         return documents
+
+    def _found(self, key: str, names: set[str], pool: ThreadPoolExecutor) -> Iterator[Document]:
+        """Yield the documents of small files that share a key, or of one that has it alone.
+
+        Which file has which document nobody recorded: some are read at a time, until `names`, from
+        which the caller takes what it got, is empty.
+        """
+        files = self._files.get(key, [])
+        for first in range(0, len(files), _READERS):
+            if names:
+                some = files[first : first + _READERS]
+                yield from chain.from_iterable(pool.map(self._in_file, some, repeat({*names})))
 
     def _lost(self, document: Document, key: str) -> Document:
         """Return a document that none of its files has now, with the reason."""
@@ -162,35 +209,43 @@ class Texts:
         words = f"its file is {how} since the last release" if how else _NO_RECORD
         return replace(document, missing=words, changed=bool(how))
 
-    def _in_file(self, path: str, number: int, names: set[str]) -> Iterator[Document]:
-        """Yield the documents with some names in a segment of a file, as far as it can be read."""
+    def _in_file(self, file: tuple[str, int], names: set[str]) -> list[Document]:
+        """Return the documents with some names in a segment of a file, as far as it can be read."""
+        path, number = file
         source = self._sources.get(path)
         segments = [] if source is None else segments_of(source)
         if source is None or number >= len(segments):
-            return
+            return []
         if source.format == "text" and source.document_id not in names:
-            return
-        left = set(names)
+            return []
+        left, documents = set(names), list[Document]()
         try:
-            for batch in DocumentSource(segments[number], self._columns).read():
-                for place, name in enumerate(batch.ids):
-                    if name in left:
-                        left.discard(name)
-                        yield Document(
-                            name,
-                            batch.texts[place],
-                            self._metadata({k: v[place] for k, v in batch.extra.items()}),
-                            source=path,
-                            changed=self._is_changed(path),
-                        )
-                if not left:
-                    return
+            with closing(read_batches(segments[number], self._columns)) as batches:
+                for batch in batches:
+                    for place, name in enumerate(batch.ids):
+                        if name in left:
+                            left.discard(name)
+                            self._lines[name] = segments[number], batch.lines[place]
+                            documents.append(self._document(batch, place, path))
+                    if not left:
+                        break
         except (SourceError, InvalidInputError):  # gone, replaced, or damaged meanwhile
             self.__dict__.pop("_sources", None)
+        return documents
 
-    def _metadata(self, values: Mapping[str, str | None]) -> Mapping[str, str]:
-        columns = {"time": self._columns.time, "label": self._columns.label}
-        return {columns[name] or name: value for name, value in values.items() if value is not None}
+    def _document(self, batch: Batch, place: int, path: str) -> Document:
+        return Document(
+            batch.ids[place],
+            batch.texts[place],
+            self._times(batch, place),
+            source=path,
+            changed=self._is_changed(path),
+        )
+
+    def _times(self, batch: Batch, place: int) -> dict[str, str]:
+        times, column = batch.extra.get("time"), self._columns.time
+        value = times[place] if times else None
+        return {} if value is None or column is None else {column: value}
 
     def _homes_of(self, wanted: list[str]) -> dict[str, _Home]:
         """Return where the last release has documents; it is asked about each once."""
@@ -198,11 +253,12 @@ class Texts:
             values = pa.array(new, pa.string())
             files = assignments_of(self.release.files).items()
             with ThreadPoolExecutor(_THREADS) as pool:
-                for homes in pool.map(lambda file: self._in_assignments(*file, values), files):
+                for homes in pool.map(self._in_assignments, files, repeat(values)):
                     self._homes |= homes
         return {one: self._homes[one] for one in wanted if one in self._homes}
 
-    def _in_assignments(self, name: str, sha256: str, wanted: pa.Array) -> dict[str, _Home]:
+    def _in_assignments(self, file: tuple[str, str], wanted: pa.Array) -> dict[str, _Home]:
+        name, sha256 = file
         with explained_to_readers():
             data = read_file(open_output(self.output), name, sha256)
         table = decode_parquet(data, ["doc_id", "cluster"])
@@ -234,7 +290,7 @@ class Texts:
     @cached_property
     def _manifest(self) -> tuple[Manifest, str]:
         try:
-            address = resolved(base_of(self._job), load_job(self._job).manifest)
+            address = resolved(base_of(self.job), load_job(self.job).manifest)
         except SourceError as error:
             raise ConfigurationError(
                 f"the texts of {self.output} must be found by the job of its last release, got "
@@ -250,3 +306,15 @@ class Texts:
     def _sources(self) -> dict[str, Source]:
         """The files with documents as they are now."""
         return {source.path: source for source in list_sources(*self._manifest)}
+
+
+def _as_text(value: object) -> str:
+    """Return a value of a column as a person reads it.
+
+    Examples
+    --------
+    >>> _as_text(None), _as_text(["a", 1])
+    ('', "['a', 1]")
+    """
+    text = "" if value is None else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -82,6 +82,8 @@ class Wanted(Sized):
         How many rows of a kind.
     share : float
         Of the rows, whose gaps it reports: the median of all is estimated from them.
+    explored : float
+        Share of the rows among which those far from all are looked for.
     """
 
     documents: AnyArray
@@ -89,6 +91,7 @@ class Wanted(Sized):
     lengths: FloatArray
     most: int
     share: float
+    explored: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -141,16 +144,17 @@ def open_rows(rows: Askable, table: Table, wanted: Wanted, mean: Table | None) -
     is_open = np.ones(len(rows.rows), np.bool_)
     is_open[places[wanted.closed[numbers]]] = False
     candidates = np.flatnonzero(is_open)
-    drawn = uniforms(rows.block.keys[candidates], 0, "question", 0, 0, 0) < wanted.share
+    chance = uniforms(rows.block.keys[candidates], 0, "question", 0, 0, 0)
+    drawn, explored = candidates[chance < wanted.share], candidates[chance < wanted.explored]
     named = _listed(rows, places, table, wanted)
     # a bound on how much the own share may be: cos(x, S) − cos(x, S − x) ≤ 1.0625 / (‖S‖ − 1)
     reach = 1.125 / np.maximum(wanted.lengths - 1.0, 0.5)
     least = np.maximum(gaps[candidates] - reach[labels[candidates]], 0.0)
     return OpenRows(
         _between(rows, candidates, least, table, wanted),
-        None if mean is None else _far(rows, candidates, labels, (table, mean), wanted),
+        None if mean is None else _far(rows, explored, (table, mean), wanted),
         Listed(numbers.astype(np.float64), named.rows, named.cosines, named.labels, len(rows.rows)),
-        _listed(rows, candidates[drawn], table, wanted).values,
+        _listed(rows, drawn, table, wanted).values,
     )
 
 
@@ -163,7 +167,7 @@ def merge_open(parts: Sequence[OpenRows]) -> OpenRows:
         merge_listed([part.between for part in parts]),
         merge_listed(far) if far else None,
         merge_listed(named),
-        np.sort(np.concatenate([part.gaps for part in parts])),
+        np.concatenate([part.gaps for part in parts]),
     )
 
 
@@ -246,17 +250,15 @@ def _between(
 
 
 def _far(
-    rows: Askable,
-    candidates: IntArray,
-    labels: LabelArray,
-    tables: tuple[Table, Table],
-    wanted: Wanted,
+    rows: Askable, candidates: IntArray, tables: tuple[Table, Table], wanted: Wanted
 ) -> Listed:
     """Return the rows with the greatest distance to their own centroid × density."""
     table, mean = tables
-    own = 1.0 - COSINE.own_distances(rows.block, rows.terms, table, labels)
+    some = rows.take(candidates)
+    labels = _labels(some, table)[0]
+    own = 1.0 - COSINE.own_distances(some.block, some.terms, table, labels)
     own = without_own_share(own, wanted.lengths[labels])
-    worth = (1.0 - own) * np.maximum(1.0 - rows.distances(mean)[:, 0], 0.0)
-    order = np.lexsort((rows.block.ids[candidates], -worth[candidates]))[: wanted.most]
-    found = _listed(rows, candidates[order], table, wanted)
-    return Listed(-worth[candidates[order]], *_fields(found)[1:], wanted.most)
+    worth = (1.0 - own) * np.maximum(1.0 - some.distances(mean)[:, 0], 0.0)
+    order = np.lexsort((some.block.ids, -worth))[: wanted.most]
+    found = _listed(some, order, table, wanted)
+    return Listed(-worth[order], *_fields(found)[1:], wanted.most)

@@ -6,9 +6,10 @@ rows have no other metric yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -77,6 +78,17 @@ def askable_rows(block: RowBlock, first_row: int, allowed: IntArray | None) -> A
     if allowed is not None:
         places = places[np.isin(rows.rows[places], allowed)]
     return rows if len(places) == block.n_rows else rows.take(places)
+
+
+def of_askable(
+    function: Callable[..., Any],
+    block: RowBlock,
+    first_row: int,
+    allowed: IntArray | None,
+    *arguments: Any,
+) -> Any:
+    """Return what a function makes of the rows of a partition that may be asked about."""
+    return function(askable_rows(block, first_row, allowed), *arguments)
 
 
 def direction_table(directions: FloatArray) -> Table:
@@ -149,6 +161,33 @@ class Outermost(Sized):
 def outermost(rows: Askable, reach: Reach, most: int) -> Outermost:
     """Return the outermost rows of a partition."""
     return Outermost(rows, reach, most).cut()
+
+
+@dataclass(frozen=True)
+class Reached(Sized):
+    """How far the rows of a partition are, and the outermost of them."""
+
+    reach: Reach
+    outermost: Outermost
+
+
+def reached_after(
+    rows: Askable,
+    before: Reached | None,
+    mean: Table | None,
+    points: Table | None,
+    most: int,
+) -> Reached:
+    """Return how far rows are after more points were chosen; in the first pass from nothing."""
+    reach = first_reach(rows, mean) if before is None else before.reach
+    if points is not None:
+        reach = shorten(rows, reach, points)
+    return Reached(reach, outermost(rows, reach, most))
+
+
+def outermost_of(reached: Reached) -> Outermost:
+    """Return the outermost rows that a pass found in a partition."""
+    return reached.outermost
 
 
 def merge_outermost(lists: Sequence[Outermost]) -> Outermost:

@@ -223,7 +223,7 @@ def rows_of(
     """
     folders = [f"{ROWS}/{vocabulary.identity}/{source.key}" for source in counted]
     width = vocabulary.n_features
-    read = flow.compute([flow.lazy(_read_rows, folder, width, place) for folder in folders])
+    read = flow.compute([flow.lazy(read_rows, folder, width, place) for folder in folders])
     tell_remade([damage for _, damage in read if damage])
     rows = {folder: written for folder, (written, _) in zip(folders, read, strict=True) if written}
     shared, made = flow.broadcast(vocabulary), {}
@@ -239,7 +239,7 @@ def rows_of(
     return [rows[folder] for folder in folders]
 
 
-def _read_rows(folder: str, n_features: int, place: Place) -> tuple[SourceRows | None, str]:
+def read_rows(folder: str, n_features: int, place: Place) -> tuple[SourceRows | None, str]:
     """Return the rows of a source if they are written, and what is wrong with their record."""
     storage, name = place.storage, f"{folder}/{WRITTEN}"
     record, damage = value_or_damage(lambda: read_record(storage, name, _RowsRecord))

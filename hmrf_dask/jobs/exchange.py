@@ -1,0 +1,119 @@
+"""Answers of an output to and from files: what `hmrf-dask answers` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hmrf_dask.answers.exchange import decode_answers, encode_answers
+from hmrf_dask.answers.journal import Journal, journal_address, open_journal
+from hmrf_dask.answers.records import ANSWERS, Entry
+from hmrf_dask.answers.standing import standing
+from hmrf_dask.documents.records import BadRecord
+from hmrf_dask.documents.streams import read_whole
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.answers import shown_unknown
+from hmrf_dask.jobs.former import look_up
+from hmrf_dask.jobs.places import last_release
+from hmrf_dask.limits import ANSWER_BYTES
+from hmrf_dask.storage.addresses import absolute_url
+from hmrf_dask.storage.stores import open_storage
+from hmrf_dask.text.files import Place
+from hmrf_dask.types import AnyArray, BoolArray
+
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What went from a journal to a file, or back.
+
+    Attributes
+    ----------
+    journal : str
+    file : str
+    answers : int
+        Of the journal, afterwards; those that stand.
+    added : int
+        To the journal.
+    there : int
+        Entries that it had before.
+    open : int
+        Questions of the file without an answer.
+    """
+
+    journal: str
+    file: str
+    answers: int
+    added: int = 0
+    there: int = 0
+    open: int = 0
+
+
+def journal_of(output: str, journal: str | None = None) -> Journal:
+    """Return the journal of an output, or the one at an address, for who may not write there."""
+    return open_journal(journal or journal_address(absolute_url(output, "an output")))
+
+
+def export_answers(output: str, file: str, *, journal: str | None = None) -> Exchange:
+    """Write the answers that stand to a file, whose name says the format."""
+    source = journal_of(output, journal)
+    entries = source.entries().entries
+    data = encode_answers(entries, file)
+    folder, _, name = absolute_url(file, "a file").rpartition("/")
+    open_storage(folder or "/", {}, durable=True).write(name, data)
+    return Exchange(source.address, file, _n_answers(entries))
+
+
+def import_answers(output: str, file: str, *, journal: str | None = None) -> Exchange:
+    """Add the answers in a file to a journal, all or none; what it has already is not added twice.
+
+    They keep annotator and time. Answers about documents that no release had are refused.
+    """
+    target = journal_of(output, journal)
+    read = decode_answers(read_whole(file, {}, ANSWER_BYTES), file)
+    if read.bad:
+        raise _refused(file, read.bad)
+    before = target.entries().entries
+    new = read.new({entry.id for entry in before})
+    _refuse_unknown(output, file, new)
+    target.append(*new)
+    return Exchange(
+        journal=target.address,
+        file=file,
+        answers=_n_answers(target.entries().entries),
+        added=len(new),
+        there=len(read.entries) - len(new),
+        open=read.n_open,
+    )
+
+
+def _n_answers(entries: Sequence[Entry]) -> int:
+    return sum(entry.kind in ANSWERS for entry in standing(entries))
+
+
+def _refused(file: str, bad: Sequence[BadRecord]) -> InvalidInputError:
+    unit = "task" if file.lower().endswith(".json") else "line"
+    shown = "; ".join(f"{unit} {one.line}: {one.reason}" for one in bad[:SHOWN])
+    more = f"; … ({len(bad)} in all)" if len(bad) > SHOWN else ""
+    return InvalidInputError(f"{file}, {shown}{more}; correct them: no answer was imported")
+
+
+def _refuse_unknown(output: str, file: str, entries: Sequence[Entry]) -> None:
+    """Refuse answers about documents that no release had: a run would stop at them."""
+    named = sorted({one for entry in entries for one in (*entry.documents, *entry.shown)})
+    if not named or last_release(output) is None:
+        return
+    known = look_up(Place(absolute_url(output)), None, named, _nowhere)
+    unknown = [one for one in named if not known.gone[known.places(np.array([one], object))[0]]]
+    if unknown:
+        raise InvalidInputError(
+            f"{file}: answers must name documents of a release of {output}, got unknown "
+            f"{shown_unknown(unknown)}; no answer was imported"
+        )
+
+
+def _nowhere(ids: AnyArray) -> BoolArray:
+    return np.zeros(len(ids), np.bool_)

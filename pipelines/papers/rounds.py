@@ -1,0 +1,158 @@
+"""Nightly rounds: 25 questions about last night's clusters, answered before the next fit.
+
+Run with `python -m pipelines.papers.rounds`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask import Constraints, HMRFKMeans
+from hmrf_dask.active import Answers, next_choices
+from hmrf_dask.active.known import Known
+from hmrf_dask.active.rounds import Person, next_question
+from hmrf_dask.answers.records import CHOICE, DIFFERENT, NONE, PAIR, SAME, Entry, Question
+from hmrf_dask.errors import HmrfWarning
+from pipelines.papers.cells import Curves, standard_error
+from pipelines.papers.harness import main
+from pipelines.papers.plans import Arm, Axis, Experiment, Figure, Study
+from pipelines.papers.sets import lsa
+from pipelines.papers.supervision import Fold, Given, random_pairs
+
+A_NIGHT = 25
+QUESTIONS = Axis("answers", (25, 50, 75), (25,))
+SURE, BELIEVED, CLICKS = "pairs", "pairs believed", "clicks believed"
+HOW = (SURE, BELIEVED, CLICKS)
+RANDOM, NOTHING = "random", "no answers"
+DEFAULTS = "defaults"
+SETS = {
+    "News-Related-3, LSA": partial(lsa, "news_related_3"),
+    "News-Similar-3, LSA": partial(lsa, "news_similar_3"),
+}
+
+
+def nightly(fold: Fold, n_answers: float, *, how: str) -> Given:
+    """Return what so many answers tell a fit, 25 a night, each night about the last fit."""
+    entries: list[Entry] = []
+    batches: list[Question] = []
+    given = Given()
+    while len(entries) < n_answers:
+        model = HMRFKMeans(int(fold.classes.max()) + 1, random_state=2 * fold.run + fold.number)
+        with warnings.catch_warnings():
+            # a few short messages have no word that is left, and the fit says so every time
+            warnings.filterwarnings("ignore", r"\d+ rows are zero", HmrfWarning)
+            model.fit(fold.values, must_link=given.must_link, cannot_link=given.cannot_link)
+            known = (
+                Constraints(given.must_link, given.cannot_link) if how == SURE else Answers(entries)
+            )
+            batch = next_choices(model, A_NIGHT, X=fold.values, answers=known)
+        batches += batch
+        if not _answer(fold, batch, entries, how):
+            break
+        given = _given_of(entries, batches, how)
+    return given
+
+
+def _answer(fold: Fold, batch: list[Question], entries: list[Entry], how: str) -> bool:
+    """Answer a night's questions as somebody who knows the classes; return whether any was left."""
+    person = Person(kind=CHOICE if how == CLICKS else PAIR)
+    for _ in range(A_NIGHT):
+        beliefs = None if how == SURE else Answers(entries).beliefs
+        question = next_question(batch, entries, person, control=0.0, beliefs=beliefs)
+        if question is None:
+            return False
+        own = int(fold.classes[int(question.documents[0])])
+        others = question.shown or question.documents[1:]
+        alike = [name for name in others if int(fold.classes[int(name)]) == own]
+        documents = question.documents
+        answer = SAME if alike else DIFFERENT
+        if question.kind == CHOICE:
+            documents, answer = (documents[0], *alike[:1]), SAME if alike else NONE
+        name = f"{len(entries):06d}"
+        entries.append(
+            Entry(name, question.kind, documents, question.shown, answer, likely=question.likely)
+        )
+    return True
+
+
+def _given_of(entries: list[Entry], batches: list[Question], how: str) -> Given:
+    """Return what answers tell a fit, as pairs of rows."""
+    if how != SURE:
+        pairs = Answers(entries).constraints()
+        return Given(*(_rows(some) for some in (pairs.must_link, pairs.cannot_link)))
+    known = Known.of(entries)
+    same = [entry.documents for entry in entries if entry.answer == SAME]
+    last = [(question.documents[0], known.last_left(question)) for question in batches]
+    same += [(document, other) for document, other in last if other is not None]
+    return Given(_rows(same), _rows([one.documents for one in entries if one.answer == DIFFERENT]))
+
+
+def _rows(pairs: Any) -> Any:
+    return np.array(pairs, dtype=np.str_).reshape(-1, 2).astype(np.int64)
+
+
+def anywhere(fold: Fold, n_answers: float) -> Given:
+    """Return answers to random pairs of all rows."""
+    everything = np.arange(len(fold.classes))
+    return random_pairs(Fold(fold.classes, everything, fold.test, fold.run, fold.number), n_answers)
+
+
+STUDIES = tuple(
+    Study(
+        f"{rows}, {how}", load, QUESTIONS,
+        (Arm(DEFAULTS), Arm(NOTHING, takes="nothing")) if how == RANDOM else (Arm(DEFAULTS),),
+        ask,
+    )
+    for rows, load in SETS.items()
+    for how, ask in (*((how, partial(nightly, how=how)) for how in HOW), (RANDOM, anywhere))
+)  # fmt: skip
+
+
+def findings(found: Mapping[str, Curves]) -> list[str]:
+    """Tell NMI of all rows after each night, and its differences, with their standard errors."""
+    lines = [
+        f"| rows | answers | {' | '.join(HOW)} | random | no answers | pairs − random "
+        "| pairs − none | clicks − random |",
+        f"|{' --- |' * (len(HOW) + 7)}",
+    ]
+    for rows in SETS:
+        curves = [found[name] for how in (*HOW, RANDOM) if (name := f"{rows}, {how}") in found]
+        if len(curves) == len(HOW) + 1:
+            lines += [f"| {rows} | {x:g} | {_row(curves, x)} |" for x in curves[0].xs]
+    return [*lines, "", "NMI of all rows."]
+
+
+def _row(curves: list[Curves], x: float) -> str:
+    values = [one.values(DEFAULTS, x, "nmi_all") for one in curves]
+    values.append(curves[-1].values(NOTHING, x, "nmi_all"))
+    pairs, _, clicks, chance, none = values
+    differences = [
+        f"{(one - other).mean():+.3f} ± {standard_error(one - other):.3f}"
+        for one, other in ((pairs, chance), (pairs, none), (clicks, chance))
+    ]
+    return " | ".join([*(f"{one.mean():.3f}" for one in values), *differences])
+
+
+EXPERIMENT = Experiment(
+    "rounds",
+    "Nightly rounds of questions",
+    "Three nights of 25 answers each: to questions that `next_choices` asks about the clusters of "
+    "the night before, beside answers to random pairs. Pairs: a document goes on to its next group "
+    "where it was told apart from one, and every answer is a pair for the next fit. Believed: "
+    "answers may be wrong, and only documents that are settled reach the fit; of a click one is "
+    "enough. All documents may be asked about, and all are judged. Defaults of the library.",
+    STUDIES,
+    tuple(Figure(one.name, one.name, "nmi_all") for one in STUDIES),
+    findings,
+    runs=3,
+    quick_runs=1,
+    further=("nmi_all",),
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)

@@ -1,0 +1,154 @@
+"""Answers to and from files: CSV, JSON Lines and Label Studio, and none is added twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from hmrf_dask.answers.exchange import decode_answers, encode_answers
+from hmrf_dask.answers.journal import open_journal
+from hmrf_dask.answers.records import Entry
+from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs.exchange import export_answers, import_answers
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import run
+
+TIME = "2026-01-02T03:04:05+00:00"
+ENTRIES = [
+    Entry("1", "pair", ("x", "r"), answer="same", annotator="anna", time=TIME, seconds=2.5),
+    Entry("2", "pair", ("y, \"q\"\n", "r"), answer="different", annotator="bo@example.org"),
+    Entry("3", "choice", ("z", "r"), ("r", "s"), "same", "anna", TIME),
+    Entry("4", "choice", ("u",), ("r", "s"), "none", "anna"),
+    Entry("5", "pair", ("v", "r"), answer="unknown"),
+    Entry("6", "pair", ("w", "r"), answer="same"),
+    Entry("7", "undo", about="6"),
+]  # fmt: skip
+
+
+def told(entries: list[Entry]) -> set[tuple[Any, ...]]:
+    return {(e.kind, e.documents, e.shown, e.answer, e.annotator, e.time) for e in entries}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_what_was_exported_is_imported_as_it_was(ending: str) -> None:
+    read = decode_answers(encode_answers(ENTRIES, f"a.{ending}"), f"a.{ending}")
+    assert (read.bad, read.n_open) == ([], 0)
+    assert told(read.entries) == told(ENTRIES[:5])
+    assert read.new({entry.id for entry in ENTRIES}) == []
+
+
+def test_csv_has_the_pairs_that_answers_say() -> None:
+    data = encode_answers(ENTRIES, "a.csv")
+    read = decode_answers(data, "a.csv")
+    assert told(read.entries) == {
+        ("pair", ("x", "r"), (), "same", "anna", TIME),
+        ("pair", ('y, "q"\n', "r"), (), "different", "bo@example.org", ""),
+        ("pair", ("z", "r"), (), "same", "anna", TIME),
+        ("pair", ("u", "r"), (), "different", "anna", ""),
+        ("pair", ("u", "s"), (), "different", "anna", ""),
+    }
+    assert read.new({entry.id for entry in ENTRIES}) == []
+    assert len(read.new(set())) == 5
+
+
+def test_rows_of_a_person(tmp_path: Path) -> None:
+    header = b"\xef\xbb\xbfA,B,Kind,text_a,annotator,comment\n"
+    rows = header + b"1,2,yes,words,anna,sure\n1,3,?,,,\n3,4,,,,\n"
+    read = decode_answers(rows, "filled.csv")
+    assert [(one.kind, one.answer, one.annotator) for one in read.entries] == [
+        ("pair", "same", "anna"), ("comment", "sure", "anna"), ("pair", "unknown", ""),
+    ]  # fmt: skip
+    assert read.entries[1].about == read.entries[0].id
+    assert (read.n_open, read.bad) == (1, [])
+    bad = decode_answers(
+        b"a,b,kind,time\n1,1,same,\n1,2,maybe,\n1,2,same,noon\n,2,same,\n", "b.csv"
+    )
+    assert [one.line for one in bad.bad] == [2, 3, 4, 5]
+    assert decode_answers(b'{"a": 1, "b": 2, "kind": true}\n', "b.jsonl").entries[0].documents == (
+        "1", "2",
+    )  # fmt: skip
+
+
+def annotated(**changes: Any) -> dict[str, Any]:
+    result = {"type": "choices", "value": {"choices": ["Different"]}, "from_name": "x"}
+    return {
+        "id": 31, "result": [result], "was_cancelled": False, "lead_time": 4.2, "completed_by": 10,
+        "created_at": "2021-03-09T22:16:08.728353Z", **changes,
+    }  # fmt: skip
+
+
+def test_tasks_of_label_studio() -> None:
+    other = {"type": "textarea", "value": {"text": ["hm"]}}
+    tasks = [
+        {"id": 1, "data": {"a": 1, "b": "r", "text_a": "…"}, "annotations": [
+            annotated(), annotated(completed_by={"id": 3, "email": "bo@example.org"}),
+            annotated(was_cancelled=True), annotated(result=[other]),
+        ]},
+        {"id": 2, "data": {"document": "x", "shown": ["r", "s"]}, "annotations": [
+            annotated(result=[other, {"type": "choices", "value": {"choices": ["s"]}}]),
+        ]},
+        {"id": 3, "data": {"a": "x", "b": "r"}, "annotations": []},
+    ]  # fmt: skip
+    read = decode_answers(json.dumps(tasks).encode(), "export.json")
+    time = "2021-03-09T22:16:08.728353Z"
+    assert told(read.entries) == {
+        ("pair", ("1", "r"), (), "different", "10", time),
+        ("pair", ("1", "r"), (), "different", "bo@example.org", time),
+        ("choice", ("x", "s"), ("r", "s"), "same", "10", time),
+    }
+    assert {one.seconds for one in read.entries} == {4.2}
+    assert (read.n_open, read.bad) == (1, [])
+    bad = [{"data": {"image": "a.png"}, "annotations": [annotated()]}, 7, {"data": {}}, {}]
+    assert [one.line for one in decode_answers(json.dumps(bad).encode(), "b.json").bad] == [1, 2, 4]
+    for data in (b"{", b"{}", b"[" * 100_000):
+        with pytest.raises(InvalidInputError, match=r"b.json: must be"):
+            decode_answers(data, "b.json")
+
+
+def test_an_output_takes_answers_once(tmp_path: Path) -> None:
+    corpus = JobCorpus(tmp_path)
+    output = run(corpus.write_all(60, 5, method={"n_clusters": 3, "n_init": 1})).output
+    first, second, third = (one["id"] for one in corpus.documents[:3])
+    filled = tmp_path / "filled.csv"
+    filled.write_text(f"a,b,kind,annotator\n{first},{second},no,anna\n{first},{third},,anna\n")
+    result = import_answers(output, str(filled))
+    assert (result.answers, result.added, result.there, result.open) == (1, 1, 0, 1)
+    again = import_answers(output, str(filled))
+    assert (again.answers, again.added, again.there) == (1, 0, 1)
+    for ending in ("csv", "jsonl", "json"):
+        file = str(tmp_path / f"exported.{ending}")
+        assert export_answers(output, file).answers == 1
+        assert import_answers(output, file).added == 0
+        other = import_answers(output, file, journal=str(tmp_path / f"{ending}.jsonl"))
+        assert other.added == 1
+    filled.write_text(f"a,b,kind\n{first},{third},same\n{first},nobody,same\n")
+    with pytest.raises(InvalidInputError, match=r"got unknown 'nobody'; no answer was imported"):
+        import_answers(output, str(filled))
+    assert len(open_journal(f"{output}/journal.jsonl").entries().entries) == 1
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    journal, output = tmp_path / "journal.jsonl", str(tmp_path)
+    open_journal(journal).append(*ENTRIES)
+    invoke = CliRunner().invoke
+    done = invoke(hmrf, ["answers", "export", output, str(tmp_path / "a.csv"), "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["answers"]) == (0, 5)
+    done = invoke(hmrf, ["answers", "import", output, str(tmp_path / "a.csv")])
+    assert (done.exit_code, "0 added of" in done.stdout) == (0, True)
+    elsewhere = f"--journal={tmp_path / 'own.jsonl'}"
+    done = invoke(hmrf, ["answers", "import", output, str(tmp_path / "a.csv"), elsewhere])
+    assert (done.exit_code, "5 added of" in done.stdout) == (0, True)
+    for bad, said in (
+        (b"a,b,kind\n1,1,same\n", "line 2: "),
+        (b"x,y\n1,2\n", "line 2: the columns"),
+    ):
+        (tmp_path / "b.csv").write_bytes(bad)
+        done = invoke(hmrf, ["answers", "import", output, str(tmp_path / "b.csv")])
+        assert (done.exit_code, said in done.stderr) == (65, True)
+    done = invoke(hmrf, ["answers", "export", output, str(tmp_path / "a.txt")])
+    assert (done.exit_code, "must be named .csv, .jsonl, .json" in done.stderr) == (65, True)

@@ -1,0 +1,140 @@
+"""From a folder of texts to questions; and a job run again for the answers since."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmrf_dask.answers.journal import journal_address, open_journal
+from hmrf_dask.answers.records import Entry
+from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfError, InvalidInputError
+from hmrf_dask.jobs import again
+from hmrf_dask.jobs.again import run_again
+from hmrf_dask.jobs.folder_job import job_for
+from hmrf_dask.jobs.questions import questions_of
+from hmrf_dask.jobs.texts import Texts
+from hmrf_dask.releases.lock import held
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import QUARANTINED, run
+
+
+def write_texts(folder: Path, documents: list[dict[str, Any]]) -> None:
+    for one in documents:
+        path = folder / f"{one['id']}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(one["text"])
+
+
+@QUARANTINED
+def test_a_folder_of_texts_becomes_a_job_with_questions(tmp_path: Path) -> None:
+    corpus, folder = JobCorpus(tmp_path), tmp_path / "My texts"
+    write_texts(folder, corpus.draw(60))
+    (folder / "space" / "empty.txt").write_text("")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    (folder / ".hidden.txt").write_text("no document")
+    made = job_for(str(folder))
+    assert made.remark.startswith("61 text files: ")
+    report = run(Path(made.job), output=made.output)
+    assert (report.documents["all"], report.clusters["number"]) == (60, 3)
+    assert questions_of(made.output)
+    text = Texts(made.output).read(["space/0000.txt"])["space/0000.txt"].text
+    assert text == corpus.documents[0]["text"]
+    again = job_for(f"{folder}/")
+    assert (again.job, again.output) == (made.job, made.output)
+    assert again.remark.endswith("made before")
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_rows_of_files_become_a_job(tmp_path: Path, kind: str) -> None:
+    import pandas as pd
+
+    documents = [{"Doc_ID": one["id"], "Body": one["text"]} for one in JobCorpus(tmp_path).draw(30)]
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    frame, path = pd.DataFrame(documents), folder / f"all.{kind}"
+    if kind in ("csv", "tsv"):
+        frame.to_csv(path, index=False, sep="," if kind == "csv" else "\t")
+    elif kind == "jsonl":
+        path.write_text("".join(f"{json.dumps(one)}\n" for one in documents))
+    else:
+        frame.to_parquet(path)
+    made = job_for(str(folder))
+    method = {"n_clusters": 3, "n_init": 1}
+    assert run(Path(made.job), output=made.output, method=method).documents["all"] == 30
+
+
+def test_a_folder_that_says_nothing_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInputError, match=r"must have files named \.txt"):
+        job_for(str(tmp_path / "empty"))
+    (tmp_path / "rows").mkdir()
+    for rows, said in (
+        ("number,words\n1,two\n", "must have a column that is called id"),
+        ("id,words\n1,two\n", "which column is the text"),
+        ("", "called id"),
+    ):
+        (tmp_path / "rows" / "a.csv").write_text(rows)
+        with pytest.raises(HmrfError, match=said):
+            job_for(str(tmp_path / "rows"))
+    for address in ("s3://bucket/texts", str(tmp_path / "none"), str(tmp_path / "rows/a.csv")):
+        with pytest.raises(ConfigurationError, match="write a manifest and a job file"):
+            job_for(address)
+    write_texts(tmp_path / "single", [{"id": "1", "text": "words"}])
+    with pytest.raises(InvalidInputError, match="at least two documents"):
+        job_for(str(tmp_path / "single"))
+    odd = tmp_path / "odd[1]"
+    write_texts(odd, [{"id": "1", "text": "words"}])
+    with pytest.raises(ConfigurationError, match="rename it"):
+        job_for(str(odd))
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith("-clusters")]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> JobCorpus:
+    return JobCorpus(tmp_path)
+
+
+def test_a_job_is_run_again_for_new_answers_once_the_output_is_free(
+    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "POLL", 0.05)
+    job = corpus.write_all(60, 5, method={"n_clusters": 3, "n_init": 1})
+    output = run(job).output
+    ends = corpus.documents[0]["id"], corpus.documents[3]["id"]
+    journal = open_journal(journal_address(output))
+    journal.append(*(Entry(who, "pair", ends, answer="same", annotator=who) for who in ("a", "b")))
+    steps, may_go = list[str](), threading.Event()
+
+    def tell(event: dict[str, Any]) -> None:
+        steps.append(event["step"])
+        may_go.set()
+
+    def hold() -> None:
+        with held(output, "another"):
+            ready.set()
+            may_go.wait(30)
+
+    ready = threading.Event()
+    other = threading.Thread(target=hold)
+    other.start()
+    ready.wait(30)
+    report = run_again(output, Texts(output).job, tell=tell)
+    other.join()
+    assert steps[0].startswith("waiting for run another of ")
+    assert (report["status"], report["answers"]["journal"]["end"]) == ("done", journal.end)
+
+
+def test_what_a_run_ends_with_is_said(corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = corpus.write_all(60, 5, method={"n_clusters": 3, "n_init": 1})
+    with pytest.raises(ConfigurationError, match="a job of mode fit"):
+        run_again(str(corpus.folder / "out"), str(corpus.write_job(mode="predict")))
+    corpus.write_job()
+    said = "warning: first\nerror: documents/bad.jsonl, line 1: not JSON\n"
+    for code, kind in ((65, InvalidInputError), (78, ConfigurationError), (75, ClusterError)):
+        monkeypatch.setattr(again, "_ended", lambda *_, code=code: (code, "", said))
+        with pytest.raises(kind, match=r"^documents/bad.jsonl, line 1: not JSON$"):
+            run_again(str(corpus.folder / "out"), str(job))

@@ -22,7 +22,7 @@ from hmrf_dask.cli import show
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.group import AGAIN
 from hmrf_dask.errors import ClusterError, ConfigurationError, InvalidInputError
-from hmrf_dask.jobs.demo import ClusterSummary, DemoResult
+from hmrf_dask.jobs.demo import ClusterSummary, DemoResult, FewAnswers
 from tests.support.job_corpus import JobCorpus
 
 # What does the work of each command. `completion` prints a script for a shell, no result.
@@ -83,7 +83,9 @@ def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"rows": "demo/rows", "pairs": "demo/pairs.csv", "run": "demo/run"}
     no_pairs = {"must_link": 0, "cannot_link": 0}
     shares = (0.1, 0.2, 0.1, 0.2)
-    result = DemoResult(1, 1, 1, 1, *shares, no_pairs, 1, "settled", [cluster], files, 1.0)
+    few = FewAnswers(1, 0.5, 0.5)
+    shown = (1, few, few, no_pairs, 1, "settled", [cluster], files, 1.0)
+    result = DemoResult(1, 1, 1, 1, *shares, *shown)
     monkeypatch.setattr(WORK["demo"], lambda *_, **__: result)
 
 

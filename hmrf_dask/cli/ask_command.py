@@ -32,7 +32,7 @@ KINDS = {"pairs": "pair", "choices": "choice"}
 @click.command(cls=HmrfCommand, short_help="Print the next questions to a person.")
 @click.argument("output", type=Place())
 @click.option(
-    "-n", "n", type=Whole(RANGES["questions"]), default=25, show_default=True, help="How many."
+    "-n", "n", type=Whole(RANGES["batch"]), default=25, show_default=True, help="How many."
 )
 @click.option(
     "--as",

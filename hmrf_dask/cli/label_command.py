@@ -11,7 +11,7 @@ from hmrf_dask.limits import RANGES
 
 @click.command(cls=HmrfCommand, short_help="Answer questions about an output in a browser.")
 @click.argument("output", type=Place())
-@click.option("-n", "questions", type=Whole(RANGES["questions"]), default=25, show_default=True,
+@click.option("-n", "questions", type=Whole(RANGES["batch"]), default=25, show_default=True,
               help="Questions of a round, where the release has none.")  # fmt: skip
 @click.option("--people", type=click.IntRange(1, 10), default=1, show_default=True,
               help="How many people answer each question.")  # fmt: skip

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hmrf_dask.active import explore_consolidate
-from hmrf_dask.active.oracles import ChoosingOracle, LabelOracle
+from hmrf_dask.active import ChoosingOracle, LabelOracle, explore_consolidate
 from hmrf_dask.errors import ConfigurationError
 
 Rows = NDArray[np.int64]

@@ -127,10 +127,10 @@ def test_threads_with_objects_of_their_own_lose_nothing(place: Place) -> None:
 
 def test_two_processes_share_a_log_in_an_object_store(s3_options: dict[str, Any]) -> None:
     address = f"s3://runs/{uuid4().hex}/journal"
-    writers = [writer(address, name, 40, s3_options) for name in ("anna", "bo")]
+    writers = [writer(address, name, 20, s3_options) for name in ("anna", "bo")]
     assert [said_all(one) for one in writers] == [0, 0]
     read = open_journal(address, s3_options).entries()
-    assert (len(read.entries), read.bad, read.lines) == (80, (), tuple(range(1, 81)))
+    assert (len(read.entries), read.bad, read.lines) == (40, (), tuple(range(1, 41)))
 
 
 def test_a_killed_writer_loses_no_answer_that_was_saved(file: Path) -> None:

@@ -33,6 +33,7 @@ from pipelines.papers import (
     large,
     noise,
     refinement,
+    rounds,
     scale,
     sdm2004,
 )
@@ -47,7 +48,7 @@ EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         active, kdd2004, sdm2004, icml2002, defaults, costs, genes, inference, labels, large, noise,
-        refinement,
+        refinement, rounds,
     )
 }  # fmt: skip
 N_ROWS = 96  # a half of them has more than the 1,000 pairs that experiments ask for

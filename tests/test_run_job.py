@@ -47,7 +47,8 @@ def test_a_first_run_gives_every_document_a_cluster(corpus: JobCorpus) -> None:
     assert (report.status, report.release, report.start) == ("done", 1, "cold")
     assert report.nmi == pytest.approx(1.0)
     assert sum(report.answers.pop("pairs").values()) == 30
-    nothing = dict.fromkeys(("suspect", "quarantined", "unknown", "waiting", "unused"), 0)
+    counts = ("suspect", "quarantined", "unknown", "waiting", "unused", "questions")
+    nothing = dict.fromkeys(counts, 0)
     assert report.answers == {"violated": {"must": 0, "cannot": 0}, **nothing}
     release = latest(report.output)
     assert release is not None

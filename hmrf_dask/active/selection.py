@@ -79,9 +79,10 @@ def explore_consolidate(
     3
     """
     _check_trust(trust)
-    if strategy not in (DEFAULT, *STRATEGIES):
-        names = ", ".join((DEFAULT, *STRATEGIES))
-        raise InvalidInputError(f"strategy must be one of {names}, got {strategy!r}; choose one")
+    if strategy not in STRATEGIES:
+        raise InvalidInputError(
+            f"strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}; choose one"
+        )
     if not callable(oracle):
         raise InvalidInputError(
             f"oracle must be a function of two documents, got {oracle!r:.60}; give one that "
@@ -207,12 +208,9 @@ def ask_by_uncertainty(asking: Asking) -> None:
 
 def _place_next(pool: Pool, placing: Placing, farthest: FarthestFirst) -> bool:
     """Place the next row, if there is one."""
-    if not placing.explored:
-        row = farthest.next()
-    elif len(placing.known) > 1:
+    row = None if placing.explored else farthest.next()
+    if row is None and len(placing.known) > 1:
         row = pool.most_uncertain(placing.known.directions(), placing.asked)
-    else:
-        row = None
     if row is not None:
         placing.place(row)
     return row is not None

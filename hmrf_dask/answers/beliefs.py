@@ -18,6 +18,7 @@ from hmrf_dask.answers.records import Entry
 from hmrf_dask.answers.settling import SETTLED, Settling
 from hmrf_dask.constraints.pairs import Constraints
 
+CERTAIN: Final = 1e-5  # doubt that is none
 PATIENCE: Final = 6  # questions about a document, after which it is set aside
 PASSES: Final = 3  # of settling, each with the error rates that the one before shows
 
@@ -113,8 +114,8 @@ class Beliefs:
         return Constraints(
             list(must) or None,
             list(cannot) or None,
-            must_link_trust=list(must.values()),
-            cannot_link_trust=list(cannot.values()),
+            must_link_trust=_rounded(must.values()),
+            cannot_link_trust=_rounded(cannot.values()),
             ids=True,
         )
 
@@ -198,7 +199,7 @@ def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
         tuple(open_ones),
         tuple(aside),
         tuple(_disputes(state, anchor_of, trust)),
-        {
+        annotators={
             name: Annotator(
                 n,
                 evidence.n_unknown[name],
@@ -208,7 +209,7 @@ def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
             )
             for name, n in sorted(evidence.n_answers.items())
         },
-        state,
+        _state=state,
     )
 
 
@@ -260,6 +261,11 @@ def _pairs(
                 pair = sorted((names[document], names[founders[rival]]))
                 cannot[pair[0], pair[1]] = max(likely, cannot.get((pair[0], pair[1]), 0.0))
     return must, cannot
+
+
+def _rounded(trust: Iterable[float]) -> list[float]:
+    """Return trust as a fit takes it: what is all but certain is."""
+    return [1.0 if likely > 1.0 - CERTAIN else likely for likely in trust]
 
 
 def _apart(state: Settling) -> set[frozenset[int]]:

@@ -16,8 +16,8 @@ from hmrf_dask.answers.evidence import Evidence
 from hmrf_dask.answers.settling import Settling
 
 # What is believed of an annotator before any answer: as if so many had been checked.
-BELIEVED_RIGHT, BELIEVED_WRONG = 18, 2
-LEAST_RATE: Final = 1e-6
+BELIEVED_RIGHT, BELIEVED_WRONG = 9.5, 0.5
+LEAST_RATE: Final = 1e-9
 MOST_RATE: Final = 0.45  # that answers show: none is turned round
 ROUNDS: Final = 8
 
@@ -41,7 +41,7 @@ def first_rate(trust: float | None) -> float:
     Examples
     --------
     >>> first_rate(None), first_rate(1.0)
-    (0.1, 1e-06)
+    (0.05, 1e-09)
     """
     if trust is None:
         return BELIEVED_WRONG / (BELIEVED_RIGHT + BELIEVED_WRONG)

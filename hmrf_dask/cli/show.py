@@ -296,6 +296,8 @@ def _answers(answers: dict[str, Any]) -> Iterator[str]:
         yield f"{counted(journal['answers'], 'answer')} of the journal taken"
     if suspect := answers.get("suspect", 0):  # runs of former versions have none
         yield f"{counted(suspect, 'answer')} more likely wrong than right"
+    if questions := answers.get("questions", 0):
+        yield f"{counted(questions, 'question')} to answer next"
     for name, words in (("quarantined", "of answers quarantined"), ("waiting", WAITING)):
         if answers[name]:
             yield f"{counted(answers[name], 'line')} {words}"

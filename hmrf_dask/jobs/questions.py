@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hmrf_dask.active import answers as active_answers
 from hmrf_dask.active.batches import Clusters, choose, known_from
 from hmrf_dask.active.known import Known
 from hmrf_dask.active.pool import Pool
 from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.records import Question
 from hmrf_dask.constraints.answer_files import parse_pairs
+from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.cosine import Cosine, metric_of
 from hmrf_dask.errors import InvalidInputError
@@ -66,11 +68,15 @@ def decode_questions(data: bytes) -> list[Question]:
     """Return what `encode_questions` wrote."""
     return [
         Question(
-            row["kind"], *(tuple(row[name]) for name in ("documents", "shown", "likely")),
-            row["why"], row["settles"],
+            row["kind"],
+            tuple(row["documents"]),
+            tuple(row["shown"]),
+            tuple(row["likely"]),
+            row["why"],
+            row["settles"],
         )
         for row in decode_parquet(data).to_pylist()
-    ]  # fmt: skip
+    ]
 
 
 def questions_of(output: str) -> list[Question]:
@@ -103,7 +109,7 @@ def write_questions(
 def batch_of(output: str, n: int, answers: Any = None) -> tuple[Known, list[Question]]:
     """Return what is known of the documents of an output, and the next questions about them.
 
-    Without `answers` they are those of its last fit, and those of its journal now.
+    Entries count next to the pairs of the last fit; without `answers` those of the journal do.
     """
     release, url = last_release(output), absolute_url(output)
     if release is None:
@@ -117,13 +123,15 @@ def batch_of(output: str, n: int, answers: Any = None) -> tuple[Known, list[Ques
         rows = rows_of_release(release, place, model.cluster_centers_.shape[1])
         table = decode_parquet(_read(release, place, assignments.NAME))
     corpus = corpus_of(rows, place.options)
-    known = _said(release, place) if answers is None else known_from(answers, corpus)
+    known = _known(release, corpus, place, answers)
     return known, _chosen(corpus, model, table, known, n)
 
 
-def _said(release: Release, place: Place) -> Known:
-    """Return what the answers of a release and of the journal say."""
-    entries = journal.take(place.url).read.entries
+def _known(release: Release, corpus: Corpus, place: Place, answers: Any) -> Known:
+    """Return what answers say, entries next to the pairs that the release was made with."""
+    if isinstance(answers, Constraints | active_answers.Answers):
+        return known_from(answers, corpus)
+    entries = journal.take(place.url).read.entries if answers is None else list(answers)
     pairs = None
     if _named(release, ANSWERS) is not None:
         pairs = parse_pairs(_read(release, place, ANSWERS), ANSWERS)

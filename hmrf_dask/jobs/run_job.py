@@ -303,8 +303,19 @@ def _resumed(inputs: Inputs) -> Inputs:
         with damage_explained(inputs.output):
             parent = find_parent(then)
         if parent.run_id == name and not parent.done:
+            _warn_of_waiting(then.journal, inputs.journal)
             return then
     return inputs
+
+
+def _warn_of_waiting(taken: journal.Taken, now: journal.Taken) -> None:
+    had, there = taken.n_answers, now.n_answers
+    warnings.warn(
+        f"a run that did not end goes on with the {counted(had, 'answer')} of the journal that it "
+        f"had, where there are {there:,} now; run again to use all",
+        HmrfWarning,
+        stacklevel=3,
+    )
 
 
 def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report:

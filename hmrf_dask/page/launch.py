@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -27,6 +28,7 @@ from hmrf_dask.page.server import Page, listening, serve
 from hmrf_dask.page.session import Session
 from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
 
+SWITCH_SECONDS: Final = 0.0005
 SHARE_LEFT: Final = 4  # times as long as it worked
 Say = Callable[[str], None]
 
@@ -91,6 +93,10 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
         if wanted.browser and _has_browser():
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
+    # An answer waits neither for a thread that thinks nor for a search of modules for refuse.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
     try:
         asyncio.run(serve(page, listener, opened, asyncio.Event()))
     finally:

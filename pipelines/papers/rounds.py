@@ -25,7 +25,7 @@ from pipelines.papers.sets import lsa
 from pipelines.papers.supervision import Fold, Given, random_pairs
 
 A_NIGHT = 25
-QUESTIONS = Axis("answers", (25, 50, 75), (25, 50))
+QUESTIONS = Axis("answers", (25, 50, 75), (25,))
 SURE, BELIEVED, CLICKS = "pairs", "pairs believed", "clicks believed"
 HOW = (SURE, BELIEVED, CLICKS)
 RANDOM, NOTHING = "random", "no answers"

@@ -355,6 +355,19 @@ def test_two_people_at_once_lose_nothing_and_save_nothing_twice(tmp_path):
     assert all(got.values())
 
 
+def test_a_group_that_an_answer_opens_can_be_chosen_from_then_on(page, tmp_path):
+    who = {"annotator": "Ada", "kind": "choice"}
+    first = page.post("next", **who)["question"]
+    opened = first["documents"][0]["id"]
+    second = page.post("answer", ticket=first["ticket"], answer="new", **who)["question"]
+    places = [[one["document"] for one in asked["groups"]] for asked in (first, second)]
+    assert places[1] == [*places[0], opened]
+    sent = {"ticket": second["ticket"], "answer": "same", "chosen": opened, **who}
+    third = page.post("answer", **sent)["question"]
+    assert saved(tmp_path)[1].documents == (second["documents"][0]["id"], opened)
+    assert [one["document"] for one in third["groups"]][5:] == [opened]
+
+
 def test_of_many_groups_five_are_shown_and_then_five_more(tmp_path):
     topics = {f"topic{number:02}": f"Words about {number}." for number in range(30)}
     with running(session_of(tmp_path, documents(60, topics))) as page:

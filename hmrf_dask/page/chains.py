@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from hmrf_dask.answers.records import DIFFERENT, NEW, NONE, PAIR, SAME, Entry
 
+Place = tuple[str, bool]  # a document, and whether an answer on the way there tells apart
 Link = tuple[str, Entry, bool]  # to a document, by an answer, which says that it is another group
 
 
@@ -54,34 +55,39 @@ class Chains:
         chains = [
             chain
             for first, second, apart in said_of(entry)
-            if (chain := _chain(self._links, first, second, wanted=not apart))
+            if (chain := self._chain(entry, first, second, wanted=not apart))
         ]
         return min(chains, key=len, default=[])
 
+    def _chain(self, entry: Entry, first: str, second: str, *, wanted: bool) -> list[Entry]:
+        """Return the fewest other answers from a document to another.
 
-def _chain(links: dict[str, list[Link]], first: str, second: str, *, wanted: bool) -> list[Entry]:
-    """Return the fewest answers from a document to another; `wanted`: one of them tells apart."""
-    start = (first, False)
-    reached: dict[tuple[str, bool], tuple[tuple[str, bool], Entry] | None] = {start: None}
-    queue = deque([start])
-    while queue:
-        place = queue.popleft()
-        if place == (second, wanted):
-            return _walked(reached, place)
-        document, crossed = place
-        for to, entry, apart in links.get(document, ()):
-            after = (to, crossed or apart)
-            if not (crossed and apart) and after not in reached:
-                reached[after] = (place, entry)
-                queue.append(after)
-    return []
+        Where `wanted` exactly one of them tells apart, else none.
+        """
+        start = (first, False)
+        reached: dict[Place, tuple[Place, Entry] | None] = {start: None}
+        queue = deque([start])
+        while queue:
+            place = queue.popleft()
+            if place == (second, wanted):
+                return _walked(reached, place)
+            document, crossed = place
+            for to, answer, apart in self._links.get(document, ()):
+                after = (to, crossed or apart)
+                if answer.id != entry.id and not (crossed and apart) and after not in reached:
+                    reached[after] = (place, answer)
+                    queue.append(after)
+        return []
 
 
-def _walked(
-    reached: dict[tuple[str, bool], tuple[tuple[str, bool], Entry] | None], place: tuple[str, bool]
-) -> list[Entry]:
-    chain: list[Entry] = []
+def _walked(reached: dict[Place, tuple[Place, Entry] | None], place: Place) -> list[Entry]:
+    """Return the answers on the way to a place; none if it passes a document twice.
+
+    What contradicts then is the detour, with or without the answer whose chain it is.
+    """
+    chain, documents = list[Entry](), {place[0]}
     while (before := reached[place]) is not None:
-        place, entry = before
-        chain.append(entry)
-    return chain[::-1]
+        place, answer = before
+        chain.append(answer)
+        documents.add(place[0])
+    return chain[::-1] if len(documents) == len(chain) + 1 else []

@@ -93,7 +93,7 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
         if wanted.browser and _has_browser():
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
-    # An answer waits neither for a thread that thinks nor for a search of modules for refuse.
+    # An answer waits neither for threads that think nor while all memory is searched for refuse.
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
@@ -124,13 +124,16 @@ def _page(wanted: Wanted, port: int) -> Page:
         later=lambda work: thoughts.submit(_paced, work),
     )
 
+    sources = [texts]  # of the releases since the start, the last one last
+
     def more() -> None:
         """Ask about what is open now."""
-        session.take(material_of(Texts(output, wanted.job), _asking(wanted).batch))
+        session.take(material_of(sources[-1], _asking(wanted).batch))
 
     def again(tell: Tell) -> Outcome:
         """Run the job again, then ask about what came of it."""
         outcome = refit(output, texts.job, tell)
+        sources.append(Texts(output, wanted.job))
         turns.submit(more).result()
         return outcome
 

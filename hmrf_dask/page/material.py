@@ -111,14 +111,13 @@ class Material:
 
 
 class Library:
-    """Documents that are there; those that are shown before any answer are read at once."""
+    """Documents that are there; those that will be shown, maybe, are read at once."""
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, material: Material, others: Iterable[str] = ()) -> None:
         self._texts = material.texts
+        wanted = dict.fromkeys((*material.documents(), *others))
         self._first = {
-            name: one
-            for name, one in self._texts.read(material.documents()).items()
-            if not one.missing
+            name: one for name, one in self._texts.read(wanted).items() if not one.missing
         }
 
     def get(self, ids: Iterable[str]) -> dict[str, Document]:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from hmrf_dask.active.known import Known
-from hmrf_dask.active.rounds import Person, next_question, outlook
+from hmrf_dask.active.rounds import ALL_SHOWN, Person, next_question, outlook
 from hmrf_dask.answers.beliefs import Beliefs, believe
 from hmrf_dask.answers.journal import Journal
 from hmrf_dask.answers.records import (
@@ -23,6 +23,7 @@ from hmrf_dask.answers.records import (
     CHOICE,
     COMMENT,
     NAME,
+    NEW,
     SAME,
     UNDO,
     Entry,
@@ -35,6 +36,8 @@ from hmrf_dask.page.material import Group, Library, Material
 
 OPEN_SECONDS: Final = 600.0  # for which nobody else is asked about an open question's document
 NEWS_SECONDS: Final = 2.0  # after which the journal is read again: others may write it, too
+REMEMBERED: Final = 500  # answers whose documents are read at the start
+REPEATED: Final = ("control", "second opinion")  # asked as they were
 NAMED_BY: Final = 4  # words of a group that nobody named
 LONGEST_PAUSE: Final = 3600.0  # of an answer; more says nothing
 
@@ -176,15 +179,16 @@ class Session:
         self._end, self._read_at = 0, -NEWS_SECONDS
         self._open: dict[str, Open] = {}
         self._skipped: dict[str, set[str]] = defaultdict(set)
-        self.take(material)
         self._notes = self._believed = Notes(self._entries.values())
         self.refresh(now=True)
+        self.take(material)
 
     def take(self, material: Material) -> None:
         """Ask about this from now on: after a refit there are new questions and groups."""
         self.material, self._gone = material, set[str]()
         self._skipped.clear()
-        self.library = Library(material)
+        lately = (one for entry in self._notes.answers[-REMEMBERED:] for one in entry.documents)
+        self.library = Library(material, lately)  # what was answered may be asked again
         self.weigh = material.weigh or self.library.weights()
         self.groups = {group.document: group for group in material.groups}
 
@@ -243,22 +247,40 @@ class Session:
         believed = self._believed
         left = self._skipped[asker.tab] | self._gone | self._just_answered(believed)
         elsewhere = frozenset(self._elsewhere(asker.tab))
-        return next_question(
+        question = next_question(
             self.material.batch,
             self._notes.answers,
             Person(asker.name, asker.kind, skipped=frozenset(left), elsewhere=elsewhere),
             people=self.people,
             beliefs=believed.beliefs,
         )
+        return None if question is None else self._with_opened(question)
+
+    def _with_opened(self, question: Question) -> Question:
+        """Return a choice with the groups, too, that answers opened since the batch was made."""
+        if question.kind != CHOICE or question.why in REPEATED or not self.material.all_shown:
+            return question
+        known, document = self._notes.known, question.documents[0]
+        shown = {known.group(one) for one in (document, *question.shown, *self.groups)}
+        new: dict[str, str] = {}
+        for entry in self._notes.answers:
+            group = known.group(entry.documents[0])
+            if entry.answer == NEW and group not in shown:
+                new.setdefault(group, entry.documents[0])
+        some = [one for one in new.values() if not known.is_apart(document, one)]
+        some = some[: max(0, ALL_SHOWN - len(self.groups))]
+        likely = question.likely and (*question.likely, *(0.0 for _ in some))
+        return replace(question, shown=(*question.shown, *some), likely=likely)
 
     def _just_answered(self, believed: Notes) -> set[str]:
         """Return the documents that answers seem to settle which beliefs do not count yet."""
-        new = {one.documents[0] for one in self._notes.answers if one.id not in believed.by_id}
-        known = self._notes.known
-        return {
+        new = [one for one in self._notes.answers if one.id not in believed.by_id]
+        placed = {one.documents[0] for one in new if one.answer in (SAME, NEW)}
+        about, known = {one.documents[0] for one in new}, self._notes.known
+        return placed | {
             question.documents[0]
             for question in self.material.batch
-            if question.documents[0] in new and not known.left(question)
+            if question.documents[0] in about and not known.left(question)
         }
 
     def _elsewhere(self, tab: str) -> set[str]:

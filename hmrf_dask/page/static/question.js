@@ -6,7 +6,7 @@ import { documentView, excerpt } from "./texts.js";
 import { showContradiction } from "./contradiction.js";
 import { memory } from "./memory.js";
 
-const GROUP_KEYS = "123456789abcefgijkl"; // no key that does something else
+const GROUP_KEYS = "123456789abcefgijklq"; // no key that does something else
 const MARKED = 3; // of many groups, the likeliest are marked
 const FEW = 6;
 let question = null;

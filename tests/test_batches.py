@@ -188,7 +188,7 @@ def test_more_questions_than_documents() -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"n": -1}, "n must be an integer from 0"),
+        ({"n": -1}, "n must be an integer from 0 to 10000"),
         ({"X": None}, "X must be the rows that the model was fitted on, got none"),
         ({"X": X[:, :7]}, "X must have the 120 columns"),
         ({"answers": [3]}, "answers must be Constraints, Answers or entries"),

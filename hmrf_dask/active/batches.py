@@ -8,6 +8,7 @@ from all. Which one comes next as answers come in: `hmrf_dask.active.rounds`.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -86,7 +87,7 @@ def next_choices(
 
     Parameters
     ----------
-    finished : fitted estimator, or str
+    finished : fitted estimator, str or path
         Or the address of a job's output, whose last release it is about.
     n : int
         How many; there are fewer where nothing is left to ask.
@@ -133,12 +134,12 @@ def next_pairs(
 
 def _next(finished: Any, n: int, X: Any, answers: Any) -> tuple[Known, list[Question]]:
     """Return what is known, and the next choices."""
-    if problem := RANGES["questions"].problem(n):
+    if problem := RANGES["batch"].problem(n):
         raise InvalidInputError(f"n {problem}, got {n!r:.60}; say how many questions to ask")
-    if isinstance(finished, str):
+    if isinstance(finished, str | os.PathLike):
         from hmrf_dask.jobs.questions import batch_of  # which imports this module
 
-        return batch_of(finished, n, answers)
+        return batch_of(os.fspath(finished), n, answers)
     if not isinstance(finished, HMRFEstimator):
         raise InvalidInputError(
             f"a finished model must be a fitted estimator or the address of an output, got "

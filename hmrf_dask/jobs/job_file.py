@@ -467,7 +467,7 @@ class Job(Section):
     keep: Annotated[int, Field(**within("keep"))] = Field(
         default=3, description="How many releases stay readable."
     )
-    questions: Annotated[int, Field(**within("questions"))] = Field(
+    questions: Annotated[int, Field(**within("batch"))] = Field(
         default=0,
         description="How many questions to a person each fit ends with, in questions.parquet: 25 "
         "are a good evening.",

@@ -5,7 +5,7 @@ A function of the entries of a journal, whatever the order of its lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -79,12 +79,12 @@ class Beliefs:
     disputes: tuple[Dispute, ...]
     annotators: dict[str, Annotator]
     _state: Settling = field(repr=False, compare=False)
+    _anchors: tuple[str, ...] = field(repr=False, compare=False)  # by the number of the group
 
     def opinion(self, document: str) -> Opinion:
         """Return how likely a document that was answered about is of which group."""
         state, number = self._state, self._number[document]
-        names, evidence = state.evidence.names, state.evidence
-        anchors = [names[founder] for founder in state.founders]
+        names, evidence, anchors = state.evidence.names, state.evidence, self._anchors
         posterior, votes = state.posterior(number), state.votes[number]
         return Opinion(
             {anchors[group]: share for group, share in posterior.likely.items()},
@@ -110,7 +110,7 @@ class Beliefs:
         A document is linked to the anchor of its group, and told apart from the anchors of groups
         that somebody said it is not of.
         """
-        must, cannot = _pairs(self._state, self.trust)
+        must, cannot = _pairs(self._state, self.trust, self._anchors)
         return Constraints(
             list(must) or None,
             list(cannot) or None,
@@ -173,8 +173,8 @@ def _settled(
 
 def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
     evidence, names = state.evidence, state.evidence.names
-    anchors = [names[document] for document in state.founders]
-    founders = set(state.founders)
+    numbers = state.anchors()
+    anchors, founders = [names[document] for document in numbers], set(state.founders)
     trust: dict[str, float] = {}
     anchor_of: dict[str, str] = {}
     open_ones: list[str] = []
@@ -183,7 +183,10 @@ def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
     for document, group in enumerate(state.group):
         name = names[document]
         likely = state.trust(document) if group >= 0 else 0.0
-        if document in founders or likely >= SETTLED:
+        is_anchor = group >= 0 and numbers[group] == document
+        if is_anchor and document in founders:
+            likely = state.apart(document)
+        if is_anchor or likely >= SETTLED:
             anchor_of[name], trust[name] = anchors[group], likely
             members[group].append(name)
             continue
@@ -210,6 +213,7 @@ def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
             for name, n in sorted(evidence.n_answers.items())
         },
         _state=state,
+        _anchors=tuple(anchors),
     )
 
 
@@ -235,32 +239,33 @@ def _disagrees(vote: Vote, group: list[int]) -> bool:
 
 
 def _pairs(
-    state: Settling, trust: Mapping[str, float]
+    state: Settling, trust: Mapping[str, float], anchors: Sequence[str]
 ) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
     """Return the must-links and cannot-links of settled documents, with their trust."""
-    names, group, founders = state.evidence.names, state.group, state.founders
+    names, group = state.evidence.names, state.group
     must: dict[tuple[str, str], float] = {}
     cannot: dict[tuple[str, str], float] = {}
-    apart = _apart(state)
-    told: dict[int, set[int]] = {}
+    apart, told = _apart(state), dict[int, set[int]]()
     for vote in state.evidence.votes:
         told.setdefault(vote.document, set()).update(group[other] for other in vote.shown)
     for document, number in enumerate(group):
-        if names[document] not in trust:
+        name = names[document]
+        if name not in trust:
             continue
-        anchor = founders[number]
-        if document != anchor:
-            pair = sorted((names[document], names[anchor]))
-            must[pair[0], pair[1]] = trust[names[document]]
-        posterior = state.posterior(document)
-        votes = state.votes[document]
+        if name != anchors[number]:
+            must[_ordered(name, anchors[number])] = trust[name]
+        votes, posterior = state.votes[document], state.posterior(document)
         for rival in told.get(document, set()) - {number, -1}:
             is_told = votes.get(rival, 0) < 0 or frozenset((number, rival)) in apart
             likely = 1.0 - posterior.likely.get(rival, 0.0)
             if is_told and likely >= SETTLED:
-                pair = sorted((names[document], names[founders[rival]]))
-                cannot[pair[0], pair[1]] = max(likely, cannot.get((pair[0], pair[1]), 0.0))
+                pair = _ordered(name, anchors[rival])
+                cannot[pair] = max(likely, cannot.get(pair, 0.0))
     return must, cannot
+
+
+def _ordered(first: str, second: str) -> tuple[str, str]:
+    return (first, second) if first < second else (second, first)
 
 
 def _rounded(trust: Iterable[float]) -> list[float]:

@@ -128,14 +128,28 @@ class Settling:
         likely = {group: weight / total for group, weight in zip(groups, weights, strict=True)}
         return Posterior(likely, elsewhere / total)
 
+    def anchors(self) -> list[int]:
+        """Return for each group the member that most answers place in it; ties: who opened it."""
+        anchors = list(self.founders)
+        for document, group in enumerate(self.group):
+            if group < 0:
+                continue
+            votes = self.votes[document].get(group, 0)
+            if votes > self.votes[anchors[group]].get(group, 0):
+                anchors[group] = document
+        return anchors
+
     def trust(self, document: int) -> float:
         """Return how likely a document is of the group that it was placed in, by all votes."""
         posterior, group = self.posterior(document), self.group[document]
-        if self.founders[group] == document:
-            return posterior.likely.get(group, 0.0) + posterior.elsewhere
         if group in posterior.likely:
             return posterior.likely[group]
         return posterior.elsewhere if len(posterior.likely) == self.slots - 1 else 0.0
+
+    def apart(self, document: int) -> float:
+        """Return how likely the group that a document opened is none of the others."""
+        posterior = self.posterior(document)
+        return posterior.likely.get(self.group[document], 0.0) + posterior.elsewhere
 
     # ---- the surest first
 

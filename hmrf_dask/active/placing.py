@@ -27,7 +27,7 @@ ALL_SHOWN: Final = 20  # groups: of more, the likeliest are shown first
 SOME_SHOWN: Final = 5
 MEMBERS: Final = 3  # of a group that one document is asked against
 UNLIKELY: Final = 0.02  # groups that are not asked about where a likelier one is not settled
-NEW: Final = 0.5  # prior of a group that is not known, at least, while groups are looked for
+NEW: Final = 0.25  # prior of a group that is not known, at least, while groups are looked for
 GROWTH: Final = 1.1  # of answers, after which all are judged again
 
 
@@ -169,6 +169,8 @@ class Placing:
         if case.own is not None or not self.explored:
             missing = 1.0 - len(self.known) / self._n_clusters if self._n_clusters else 0.0
             known -= max(NEW, missing)
+            # such rows are chosen for being far from all: where they are near says less of them
+            weights = weights + weights.sum() / len(weights)
         return Prior(known * weights / weights.sum(), distances)
 
     def _opinion(self, case: Case, prior: Prior) -> Opinion:
@@ -226,8 +228,10 @@ class Placing:
 
     def _group(self, case: Case, order: list[int], opinion: Opinion) -> dict[int, Askable]:
         """Return the likeliest group with a member that can be asked about."""
+        is_said = case.odds.get(opinion.best, 0.0) > 0.0  # then the unlikely ones need no answer
         for group in order:
-            is_likely = opinion.posterior[group] >= UNLIKELY or not case.n_shown[group]
+            is_likely = opinion.posterior[group] >= UNLIKELY
+            is_likely |= not (is_said or case.n_shown[group])
             member = self._unasked(case, group) if is_likely else None
             if member is not None:
                 return {group: member}

@@ -20,7 +20,8 @@ from hmrf_dask.constraints.pairs import Constraints
 
 CERTAIN: Final = 1e-5  # doubt that is none
 PATIENCE: Final = 6  # questions about a document, after which it is set aside
-PASSES: Final = 3  # of settling, each with the error rates that the one before shows
+NEAR: Final = 0.1  # of an error rate: it changes no more
+PASSES: Final = 6  # of settling, each with the error rates that the one before shows
 
 
 class Group(NamedTuple):
@@ -153,10 +154,14 @@ def believe(
     for _ in range(PASSES):
         state = _settled(evidence, rates, n_groups, expected)
         learned, n_found = learned_rates(state, rates, known), len(state.founders) + 1
-        if learned == rates and (n_groups is not None or n_found == expected):
+        if _is_near(learned, rates) and (n_groups is not None or n_found == expected):
             break
         rates, expected = learned, n_found if n_groups is None else expected
     return _beliefs(state, rates)
+
+
+def _is_near(learned: Mapping[str, float], rates: Mapping[str, float]) -> bool:
+    return all(abs(rate - rates[name]) <= NEAR * rate for name, rate in learned.items())
 
 
 def _settled(

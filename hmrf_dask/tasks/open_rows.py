@@ -208,6 +208,9 @@ def _labels(rows: Askable, table: Table) -> tuple[LabelArray, FloatArray]:
 def _listed(rows: Askable, places: IntArray, table: Table, wanted: Wanted) -> Listed:
     """Return some rows with their cosines and the gaps between the two best of them."""
     some = rows.take(places)
+    if not len(places):
+        none = np.zeros((0, len(table.exact)))
+        return Listed(none[:, 0], some, none, np.zeros(0, np.int32), wanted.most)
     cosines = 1.0 - some.distances(table)
     labels = cosines.argmax(axis=1).astype(np.int32)
     every = np.arange(len(labels))

@@ -11,8 +11,8 @@ from functools import partial
 from pipelines.papers.cells import Curves
 from pipelines.papers.harness import main
 from pipelines.papers.plans import Arm, Axis, Experiment, Figure, Study
-from pipelines.papers.sets import classic400, news
-from pipelines.papers.supervision import asked
+from pipelines.papers.sets import classic400, lsa, news
+from pipelines.papers.supervision import Fold, Given, asked
 
 QUESTIONS = Axis("questions", (25, 50, 100, 200, 500), (25, 100))
 DEFAULT, SDM, RANDOM = "default", "explore-consolidate", "random"
@@ -44,6 +44,63 @@ STUDIES = tuple(
 )  # fmt: skip
 
 
+# Answers that may be wrong: a fifth are "don't know"; all rows may be asked about.
+WRONG = Axis("share of wrong answers", (0, 0.05, 0.1, 0.15), (0, 0.1))
+N_QUESTIONS = (200, 300)
+LSA_SETS = ("news_different_3", "news_related_3")
+TRUSTED = "default, answers certain"
+
+
+def asked_with(
+    fold: Fold, wrong: float, *, strategy: str, n_questions: int, trust: float | None = None
+) -> Given:
+    """Return what so many questions come to at a share of wrong answers."""
+    return asked(
+        fold, n_questions, strategy=strategy, wrong=wrong,
+        trust=trust, everywhere=True,
+    )  # fmt: skip
+
+
+def noisy(rows: str, n_questions: int, strategy: str) -> str:
+    """Return the name of a study of answers that may be wrong."""
+    return f"{rows}, {n_questions} questions, {strategy}"
+
+
+NOISY = tuple(
+    Study(
+        noisy(rows, n_questions, strategy), partial(lsa, rows), WRONG,
+        (Arm(HMRF), Arm(NOTHING, takes="nothing")),
+        partial(
+            asked_with, strategy=DEFAULT if strategy == TRUSTED else strategy,
+            n_questions=n_questions, trust=1.0 if strategy == TRUSTED else None,
+        ),
+        is_large=(rows, n_questions) != (LSA_SETS[1], N_QUESTIONS[0]) or strategy == TRUSTED,
+    )
+    for rows in LSA_SETS
+    for n_questions in N_QUESTIONS
+    for strategy in (DEFAULT, TRUSTED, SDM)
+)  # fmt: skip
+
+# "Which of these?" beside pairs: 20 groups.
+CLICKS = "clicks"
+ALL_20 = partial(news, "mini_newsgroups")
+CLICK_AXES = {
+    CLICKS: Axis("clicks", (100, 250), (100,)),
+    DEFAULT: Axis("questions", (500, 1000), (500,)),
+    SDM: Axis("questions", (500, 1000), (500,)),
+    RANDOM: Axis("questions", (500, 1000, 2000), (500,)),
+}
+CLICKED = tuple(
+    Study(
+        named("News-all20", strategy), ALL_20, axis, (Arm(PCK, PCK),),
+        partial(asked, strategy=DEFAULT if strategy == CLICKS else strategy,
+                clicks=strategy == CLICKS),
+        is_large=True,
+    )
+    for strategy, axis in CLICK_AXES.items()
+)  # fmt: skip
+
+
 def findings(found: Mapping[str, Curves]) -> list[str]:
     """Tell NMI of the half that nobody was asked about, and of all, in a table an estimator."""
     lines: list[str] = []
@@ -59,7 +116,35 @@ def findings(found: Mapping[str, Curves]) -> list[str]:
                 lines += [f"| {rows} | {x:g} | {_row(curves, arm, x)} |" for x in curves[0].xs]
                 lines += [f"| {rows} | none | {_means(curves[-1], NOTHING, 0)} |{' |' * 5}"]
         lines += [""]
-    return [*lines, "Test half / all rows."]
+    return [*lines, "Test half / all rows.", "", *_of_wrong(found), *_of_clicks(found)]
+
+
+def _of_wrong(found: Mapping[str, Curves]) -> list[str]:
+    """Tell NMI of all rows, and the share of must-links of a fit that are wrong."""
+    lines = ["| rows | questions | wrong | strategy | NMI | no answers | wrong must-links |"]
+    lines += [f"|{' --- |' * 7}"]
+    for study in NOISY:
+        if (curves := found.get(study.name)) is None:
+            continue
+        rows, n_questions, strategy = study.name.split(", ", 2)
+        for x in curves.xs:
+            nmi = [curves.values(arm, x, "nmi_all").mean() for arm in (HMRF, NOTHING)]
+            must, wrong = (curves.values(HMRF, x, one).sum() for one in ("must", "wrong_must"))
+            share = f"{wrong / must:.1%}" if must else "–"
+            lines += [
+                f"| {rows} | {n_questions.split()[0]} | {x:.0%} | {strategy} | {nmi[0]:.3f} "
+                f"| {nmi[1]:.3f} | {share} |"
+            ]
+    return [*lines, ""]
+
+
+def _of_clicks(found: Mapping[str, Curves]) -> list[str]:
+    """Tell NMI of News-all20 by clicks and by pairs."""
+    lines = ["| News-all20 | questions | NMI, test half / all rows |", "| --- | --- | --- |"]
+    for strategy in CLICK_AXES:
+        if (curves := found.get(named("News-all20", strategy))) is not None:
+            lines += [f"| {strategy} | {x:g} | {_means(curves, PCK, x)} |" for x in curves.xs]
+    return lines if len(lines) > 2 else []
 
 
 def _row(curves: list[Curves], arm: str, x: float) -> str:
@@ -83,13 +168,14 @@ EXPERIMENT = Experiment(
     "Questions about one half of the documents, chosen by the strategies of "
     "`hmrf_dask.active.explore_consolidate` and answered by their classes. All documents are "
     "clustered from the answers, by the PCKMeans of SDM 2004 and by the defaults of the library. "
-    "TF-IDF rows.",
-    STUDIES,
-    tuple(Figure(one.name, one.name) for one in STUDIES),
+    "TF-IDF rows. Then the same of all documents in LSA rows with answers that may be wrong (a "
+    "fifth are none), and which of 20 groups a document belongs to, one click each.",
+    (*STUDIES, *NOISY, *CLICKED),
+    tuple(Figure(one.name, one.name) for one in (*STUDIES, *NOISY, *CLICKED)),
     findings,
     runs=3,
     quick_runs=1,
-    further=("nmi_all",),
+    further=("nmi_all", "must", "wrong_must"),
 )
 
 if __name__ == "__main__":

@@ -102,6 +102,8 @@ def _suspects(classes: Any, given: Given, model: Any) -> Scores:
     suspects = getattr(model, "suspect_answers_", [])
     hits = sum((classes[one.a] == classes[one.b]) != (one.kind == "must") for one in suspects)
     found = {"suspects": len(suspects), "suspects_wrong": hits, "wrong": wrong}
+    found["must"] = len(must)
+    found["wrong_must"] = int((classes[must[:, 0]] != classes[must[:, 1]]).sum())
     return {name: float(number) for name, number in found.items()}
 
 

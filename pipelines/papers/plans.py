@@ -58,6 +58,8 @@ class Arm:
     def fit(self, rows: Rows, given: Given, x: float | None, seed: int) -> Any:
         """Return a fitted model of all rows."""
         chosen = {**self.parameters, **dict.fromkeys(self.at_x, x)}
+        if given.trust is not None and self.estimator == "HMRFKMeans" and self.takes == "pairs":
+            chosen.setdefault("trust", given.trust)
         model = getattr(hmrf_dask, self.estimator)(rows.n_clusters, random_state=seed, **chosen)
         told: dict[str, Any] = {}
         if self.takes == "seeds":

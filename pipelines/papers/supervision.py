@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmrf_dask.active import explore_consolidate
+from hmrf_dask.active.oracles import ChoosingOracle, LabelOracle
 from hmrf_dask.errors import ConfigurationError
 
 Rows = NDArray[np.int64]
 UNLABELLED = -1
+UNKNOWN = 0.2  # of the answers of somebody who errs, too
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Given:
     must_link: Rows = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     cannot_link: Rows = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     seeds: Rows | None = None  # of every row, -1 where it is none
+    trust: NDArray[np.float64] | None = None  # of the pairs, must-links first
 
     @property
     def pairs(self) -> Rows:
@@ -89,18 +92,46 @@ def random_pairs(fold: Fold, n_pairs: float, *, wrong: float = 0.0) -> Given:
     return Given(pairs[same], pairs[~same])
 
 
-def asked(fold: Fold, n_questions: float, *, strategy: str) -> Given:
-    """Return the answers of somebody who knows the classes to questions about the training part."""
+def asked(
+    fold: Fold,
+    n_questions: float,
+    *,
+    strategy: str,
+    wrong: float = 0.0,
+    clicks: bool = False,
+    trust: float | None = None,
+    everywhere: bool = False,
+) -> Given:
+    """Return what answers to chosen questions come to.
 
-    def oracle(first: int, second: int) -> bool:
-        """Say whether two rows are of one class."""
-        return bool(fold.classes[first] == fold.classes[second])
-
+    Parameters
+    ----------
+    fold : Fold
+    n_questions : float
+    strategy : str
+    wrong : float
+        How many of the answers are; a fifth are "don't know" if any is.
+    clicks : bool
+        Whether a question is which of several documents another belongs with.
+    trust : float, optional
+        As `explore_consolidate` takes it.
+    everywhere : bool
+        Whether all documents may be asked about, not only the training part.
+    """
+    oracle = (ChoosingOracle if clicks else LabelOracle)(
+        fold.classes,
+        error_rate=wrong,
+        unknown_rate=UNKNOWN if wrong else 0.0,
+        seed=fold.run * 2 + fold.number,
+    )
     found = explore_consolidate(
         fold.values, oracle, int(fold.classes.max()) + 1, int(n_questions),
-        strategy=strategy, pool=fold.training, random_state=fold.run,
+        strategy=strategy, pool=None if everywhere else fold.training, trust=trust,
+        random_state=fold.run,
     )  # fmt: skip
-    return Given(*(pairs.astype(np.int64) for pairs in (found.must_link, found.cannot_link)))
+    pairs = (kind.astype(np.int64) for kind in (found.must_link, found.cannot_link))
+    likely = np.concatenate([found.must_link_trust, found.cannot_link_trust])
+    return Given(*pairs, trust=likely if strategy == "default" else None)
 
 
 def seeds(

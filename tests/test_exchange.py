@@ -118,6 +118,7 @@ def test_an_output_takes_answers_once(tmp_path: Path) -> None:
     filled.write_text(f"a,b,kind,annotator\n{first},{second},no,anna\n{first},{third},,anna\n")
     result = import_answers(output, str(filled))
     assert (result.answers, result.added, result.there, result.open) == (1, 1, 0, 1)
+    assert result.unsettled == 1  # one answer is not enough to place a document
     again = import_answers(output, str(filled))
     assert (again.answers, again.added, again.there) == (1, 0, 1)
     for ending in ("csv", "jsonl", "json"):
@@ -143,6 +144,7 @@ def test_the_commands(tmp_path: Path) -> None:
     elsewhere = f"--journal={tmp_path / 'own.jsonl'}"
     done = invoke(hmrf, ["answers", "import", output, str(tmp_path / "a.csv"), elsewhere])
     assert (done.exit_code, "5 added of" in done.stdout) == (0, True)
+    assert "documents are not settled yet: a run leaves out what was said of them" in done.stdout
     for bad, said in (
         (b"a,b,kind\n1,1,same\n", "line 2: "),
         (b"x,y\n1,2\n", "line 2: the columns"),

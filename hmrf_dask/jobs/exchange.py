@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.exchange import decode_answers, encode_answers
 from hmrf_dask.answers.journal import FILE, Journal, journal_address, open_journal
 from hmrf_dask.answers.records import ANSWERS, Entry
@@ -45,6 +46,8 @@ class Exchange:
         Entries that it had before.
     open : int
         Questions of the file without an answer.
+    unsettled : int
+        Documents that the answers of the journal do not place yet: a run leaves them out.
     """
 
     journal: str
@@ -53,6 +56,7 @@ class Exchange:
     added: int = 0
     there: int = 0
     open: int = 0
+    unsettled: int = 0
 
 
 def journal_of(output: str, journal: str | None = None) -> Journal:
@@ -104,13 +108,15 @@ def import_answers(output: str, file: str, *, journal: str | None = None) -> Exc
     new = read.new({entry.id for entry in before})
     _refuse_unknown(output, file, new)
     target.append(*new)
+    after = target.entries().entries
     return Exchange(
         journal=target.address,
         file=file,
-        answers=_n_answers(target.entries().entries),
+        answers=_n_answers(after),
         added=len(new),
         there=len(read.entries) - len(new),
         open=read.n_open,
+        unsettled=len(believe(after).open),
     )
 
 

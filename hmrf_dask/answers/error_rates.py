@@ -16,7 +16,7 @@ from hmrf_dask.answers.evidence import Evidence
 from hmrf_dask.answers.settling import Settling
 
 # What is believed of an annotator before any answer: as if so many had been checked.
-BELIEVED_RIGHT, BELIEVED_WRONG = 9.3, 0.7
+BELIEVED_RIGHT, BELIEVED_WRONG = 9.5, 0.5
 LEAST_RATE: Final = 1e-9
 MOST_RATE: Final = 0.45  # that answers show: none is turned round
 ROUNDS: Final = 8
@@ -41,7 +41,7 @@ def first_rate(trust: float | None) -> float:
     Examples
     --------
     >>> round(first_rate(None), 3), first_rate(1.0)
-    (0.07, 1e-09)
+    (0.05, 1e-09)
     """
     if trust is None:
         return BELIEVED_WRONG / (BELIEVED_RIGHT + BELIEVED_WRONG)

@@ -74,7 +74,7 @@ NOISY = tuple(
             asked_with, strategy=DEFAULT if strategy == TRUSTED else strategy,
             n_questions=n_questions, trust=1.0 if strategy == TRUSTED else None,
         ),
-        is_large=(rows, n_questions) != (LSA_SETS[1], N_QUESTIONS[0]) or strategy == TRUSTED,
+        is_large=(rows, n_questions, strategy) != (LSA_SETS[1], N_QUESTIONS[0], DEFAULT),
     )
     for rows in LSA_SETS
     for n_questions in N_QUESTIONS

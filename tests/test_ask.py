@@ -133,7 +133,34 @@ def test_an_output_without_a_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_texts_are_no_formulas() -> None:
-    question: dict[str, Any] = {"kind": "pair", "documents": ("x", "r"), "shown": (), "why": "w"}
+    question: dict[str, Any] = {"kind": "pair", "documents": ("x", "r"), "likely": (), "why": "w"}
     table = as_table(Asked("out", "j", 0, [question], {"x": "=1+1", "r": "plain"}))
     (row,) = csv.DictReader(io.StringIO(table))
     assert (row["text_a"], row["text_b"]) == ("'=1+1", "plain")
+
+
+def test_without_a_terminal_nobody_presses_a_key(
+    ran: JobCorpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_terminal(*_: Any) -> str:
+        raise OSError(6, "No such device or address", "/dev/tty")
+
+    monkeypatch.setattr("click.getchar", no_terminal)
+    done = ask(ran, "-i", f"--journal={tmp_path / 'own.jsonl'}")
+    assert (done.exit_code, "--interactive must have a terminal" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("kind", "end"), [("pairs", "s\x04"), ("choices", "1\n")])
+def test_the_end_of_what_is_typed_ends_the_questions(
+    ran: JobCorpus, tmp_path: Path, kind: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = iter(end)
+
+    def pressed() -> str:
+        if (key := next(keys)) == "\x04":
+            raise EOFError  # what Ctrl-D is
+        return key
+
+    monkeypatch.setattr("click.getchar", pressed)
+    done = ask(ran, "-i", f"--as={kind}", f"--journal={tmp_path / 'own.jsonl'}", typed=end)
+    assert (done.exit_code, "1 answer saved" in done.stdout) == (0, True), done.output

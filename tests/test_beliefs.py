@@ -332,3 +332,27 @@ def test_a_choice_that_is_none_is_refused_in_words(answer: Any) -> None:
 
     with pytest.raises(InvalidInputError, match="choose must return a place from 0 to 0, 'new'"):
         explore_consolidate(np.eye(3), Odd([0, 1, 2]), 3, 5, random_state=0)
+
+
+@pytest.mark.parametrize(
+    ("entries", "how", "words"),
+    [
+        ([Entry("1", "pair", ("x",), answer="same")], {}, "two different documents"),
+        ([Entry("1", "pair", ["x", "r"], answer="same")], {}, "documents must be"),  # type: ignore[arg-type]
+        ([Entry("1", "pair", (1, 2), answer="same")], {}, "an id must be text"),  # type: ignore[arg-type]
+        ([Entry("1", "pair", ("x", "r"), answer="maybe")], {}, "the answer must be one of"),
+        ([Entry("1", "pair", ("x", "r"), answer="same", time="now")], {}, "ISO 8601"),
+        ("xr", {}, "entries must be lines of a journal"),
+        (None, {}, "entries must be lines of a journal"),
+        ([], {"trust": 3}, "trust must be"),
+        ([], {"trust": "0.9"}, "trust must be"),
+        ([], {"trust": {"anna": "0.9"}}, "trust must be"),
+        ([], {"n_clusters": "3"}, "n_clusters must be"),
+        ([], {"n_clusters": 0}, "n_clusters must be"),
+    ],
+)
+def test_answers_that_are_none_are_refused_in_words(
+    entries: Any, how: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        Answers(entries, **how)

@@ -13,7 +13,7 @@ from hmrf_dask.answers.exchange import decode_answers, encode_answers
 from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.exchange import export_answers, import_answers
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
@@ -118,6 +118,7 @@ def test_an_output_takes_answers_once(tmp_path: Path) -> None:
     filled.write_text(f"a,b,kind,annotator\n{first},{second},no,anna\n{first},{third},,anna\n")
     result = import_answers(output, str(filled))
     assert (result.answers, result.added, result.there, result.open) == (1, 1, 0, 1)
+    assert result.unsettled == 1  # one answer is not enough to place a document
     again = import_answers(output, str(filled))
     assert (again.answers, again.added, again.there) == (1, 0, 1)
     for ending in ("csv", "jsonl", "json"):
@@ -143,6 +144,7 @@ def test_the_commands(tmp_path: Path) -> None:
     elsewhere = f"--journal={tmp_path / 'own.jsonl'}"
     done = invoke(hmrf, ["answers", "import", output, str(tmp_path / "a.csv"), elsewhere])
     assert (done.exit_code, "5 added of" in done.stdout) == (0, True)
+    assert "documents are not settled yet: a run leaves out what was said of them" in done.stdout
     for bad, said in (
         (b"a,b,kind\n1,1,same\n", "line 2: "),
         (b"x,y\n1,2\n", "line 2: the columns"),
@@ -152,3 +154,38 @@ def test_the_commands(tmp_path: Path) -> None:
         assert (done.exit_code, said in done.stderr) == (65, True)
     done = invoke(hmrf, ["answers", "export", output, str(tmp_path / "a.txt")])
     assert (done.exit_code, "must be named .csv, .jsonl, .json" in done.stderr) == (65, True)
+
+
+def test_an_export_replaces_no_file_of_an_output(tmp_path: Path) -> None:
+    output, own = tmp_path / "out", tmp_path / "own.jsonl"
+    output.mkdir()
+    (tmp_path / "link").symlink_to(output)
+    for file in (output / "journal.jsonl", own):
+        open_journal(file).append(*ENTRIES)
+    before = own.read_bytes()
+    for place in (
+        "out/journal.jsonl",
+        "link/journal.jsonl",
+        "out/output.json",
+        "out/a/b.csv",
+        "own.jsonl",
+    ):
+        with pytest.raises(ConfigurationError, match="name another file"):
+            export_answers(str(output), str(tmp_path / place), journal=str(own))
+    assert own.read_bytes() == (output / "journal.jsonl").read_bytes() == before
+    with pytest.raises(ConfigurationError, match="a folder that is there"):
+        export_answers(str(output), str(tmp_path / "nowhere/a.csv"))
+
+
+def test_how_likely_an_answer_was_goes_with_it() -> None:
+    entries = [
+        Entry("1", "pair", ("x", "r"), answer="same", likely=(0.75,)),
+        Entry("2", "choice", ("z", "s"), ("r", "s"), "same", likely=(0.5, 0.25)),
+    ]
+    for ending in ("csv", "jsonl", "json"):
+        read = decode_answers(encode_answers(entries, f"a.{ending}"), f"a.{ending}")
+        likely = [(0.75,), (0.25,) if ending == "csv" else (0.5, 0.25)]
+        assert [one.likely for one in read.entries] == likely
+    read = decode_answers(b"a,b,kind,likely\nx,r,same,much\ny,r,same,2\n", "a.csv")
+    assert all("likely must be" in bad.reason for bad in read.bad), read.bad
+    assert len(read.bad) == 2

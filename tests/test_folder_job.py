@@ -138,3 +138,33 @@ def test_what_a_run_ends_with_is_said(corpus: JobCorpus, monkeypatch: pytest.Mon
         monkeypatch.setattr(again, "_ended", lambda *_, code=code: (code, "", said))
         with pytest.raises(kind, match=r"^documents/bad.jsonl, line 1: not JSON$"):
             run_again(str(corpus.folder / "out"), str(job))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.csv", '"' + "x" * 200_000 + '",text\n'), ("a.jsonl", "[" * 100_000)],
+    ids=["a long header", "deep"],
+)
+def test_files_that_cannot_be_read_are_refused_in_words(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / name).write_text(content)
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        job_for(str(tmp_path / "docs"))
+
+
+def test_a_manifest_of_somebody_else_stays(tmp_path: Path) -> None:
+    home = tmp_path / "docs-clusters"
+    for folder in (tmp_path / "docs", home):
+        folder.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "docs" / name).write_text(name)
+    (home / "manifest.yaml").write_text("mine: 1\n")
+    with pytest.raises(ConfigurationError, match=r"manifest\.yaml.* rename"):
+        job_for(str(tmp_path / "docs"))
+    assert (home / "manifest.yaml").read_text() == "mine: 1\n"
+    (home / "manifest.yaml").unlink()
+    made = job_for(str(tmp_path / "docs"))
+    Path(made.job).unlink()  # as after a kill between both files
+    assert job_for(str(tmp_path / "docs")) == made

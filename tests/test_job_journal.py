@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.journal import journal_address, open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.cli.commands import hmrf
@@ -18,8 +19,8 @@ from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.jobs.answers import read_answers, split_answers
 from hmrf_dask.jobs.check import check_file
 from hmrf_dask.jobs.former import Documents
-from hmrf_dask.jobs.inputs import gather, load_job
-from hmrf_dask.jobs.journal import anchored
+from hmrf_dask.jobs.inputs import AnswerFile, gather, load_job
+from hmrf_dask.jobs.journal import anchored, take
 from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.releases.own_files import OUTPUT, is_own
 from tests.support.job_corpus import JobCorpus
@@ -197,3 +198,16 @@ def test_a_journal_that_was_there_before_becomes_private(corpus: JobCorpus) -> N
 def test_names_of_a_journal_are_no_names_of_a_run() -> None:
     assert not any(is_own(n, OUTPUT) for n in ("journal.jsonl", "journal/00001.json"))
     assert is_own("runs/0123456789abcdef/journal.json", OUTPUT)
+
+
+def test_a_weight_in_a_file_is_that_of_the_pair_in_the_journal(corpus: JobCorpus) -> None:
+    corpus.write_all(60, 5, **SMALL)
+    entries = answers(corpus)
+    first, second = believe(entries).constraints().must_link.tolist()[0]
+    corpus.write({"out/journal.jsonl": b"".join(one.to_line() for one in entries)})
+    files = [AnswerFile("w.csv", f"a,b,kind,weight\n{second},{first},same,2.0\n".encode())]
+    given = read_answers(files, {}, take(str(corpus.folder / "out")))
+    assert given.rejects == []
+    weights = given.weights[[sorted(pair) == [first, second] for pair in given.pairs.tolist()]]
+    assert weights.tolist() == [2.0, 2.0]
+    assert np.isnan(given.weights).sum() == len(given.weights) - 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import dask
@@ -16,7 +17,7 @@ from hmrf_dask.answers.records import Entry, Question
 from hmrf_dask.errors import HmrfError, InvalidInputError
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import Report, inspect_output
-from hmrf_dask.jobs.questions import questions_of
+from hmrf_dask.jobs.questions import batch_of, questions_of
 from hmrf_dask.jobs.run_job import report_if_done, run_job
 from tests.support.job_corpus import JobCorpus, lines, one_each
 from tests.support.job_runs import run
@@ -149,3 +150,28 @@ def test_one_document_leaves_nothing_to_ask(corpus: JobCorpus) -> None:
         report = run(corpus.write_job(questions=5, method={"n_clusters": 1}, text={"min_df": 1}))
     assert questions_of(report.output) == []
     assert report.answers["questions"] == 0
+
+
+def test_answers_that_were_taken_back_are_known_no_more(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 5, method={"n_clusters": 3, "n_init": 1, "max_iter": 5})
+    output = run(job).output
+    before = batch_of(output, 9)[0].members
+    of_class: dict[str, list[str]] = {}
+    for document in corpus.documents:
+        of_class.setdefault(document["label"], []).append(document["id"])
+    entries = [
+        Entry(f"{who}{number}", "pair", (name, names[0]), answer="same", annotator=who)
+        for names in of_class.values()
+        for number, name in enumerate(names[1:6])
+        for who in ("anna", "bo", "cy")
+    ]  # fmt: skip
+    entries = [replace(one, id=str(number)) for number, one in enumerate(entries)]
+    journal = open_journal(journal_address(output))
+    journal.append(*entries)
+    assert run(job).answers["pairs"]["must"] > 5
+    assert batch_of(output, 9)[0].members != before
+    journal.append(*(Entry(f"u{one.id}", "undo", about=one.id) for one in entries))
+    after = batch_of(output, 9)[0].members
+    assert [some for some in after.values() if len(some) > 1] == [
+        some for some in before.values() if len(some) > 1
+    ]

@@ -260,3 +260,19 @@ def test_a_private_folder_has_a_private_journal(tmp_path: Path) -> None:
         folder.chmod(mode)
         open_journal(folder / "journal.jsonl").append(entry("1"))
         assert stat.S_IMODE((folder / "journal.jsonl").stat().st_mode) & ~0o022 == wanted
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"id": "\ud800", "kind": "undo", "about": "1"},
+        {"id": "2", "kind": "comment", "about": "1", "answer": "\ud800"},
+        {"id": "3", "kind": "pair", "documents": ["x", "r"], "answer": "same",
+         "annotator": "\udfff"},
+    ],
+)  # fmt: skip
+def test_half_a_character_is_no_text(file: Path, content: dict[str, Any]) -> None:
+    file.write_text(json.dumps(content) + "\n")  # it can be read, but never written again
+    lines = open_journal(file).entries()
+    assert lines.entries == ()
+    assert "UTF-8" in lines.bad[0].reason

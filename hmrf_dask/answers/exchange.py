@@ -31,7 +31,7 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.limits import ANSWER_LINES
 
 ENDINGS: Final = (".csv", ".jsonl", ".json")
-COLUMNS: Final = ("a", "b", "kind", "annotator", "time", "seconds", "why", "id")
+COLUMNS: Final = ("a", "b", "kind", "annotator", "time", "seconds", "likely", "why", "id")
 UNSURE: Final = ("unknown", "?", "don't know", "dont know", "not sure", "unsure")
 _IN_WORDS: Final = {MUST: SAME, CANNOT: DIFFERENT}
 
@@ -100,7 +100,7 @@ def encode_answers(entries: Iterable[Entry], address: str) -> bytes:
     --------
     >>> entries = [Entry("1", "choice", ("x", "r"), ("r", "s"), "same")]
     >>> encode_answers(entries, "a.csv")
-    b'a,b,kind,annotator,time,seconds,why,id\r\nx,r,same,,,,,1\r\n'
+    b'a,b,kind,annotator,time,seconds,likely,why,id\r\nx,r,same,,,,,,1\r\n'
     """
     kept = standing(entries)
     ending = format_of(address)
@@ -160,8 +160,11 @@ def _csv_bytes(answers: Iterable[Entry]) -> bytes:
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(COLUMNS)
     for entry in answers:
-        noted = [entry.annotator, entry.time, entry.seconds or "", entry.why, entry.id]
-        writer.writerows([*pair, *noted] for pair in pairs_of(entry))
+        shown = entry.documents[1:] if entry.kind == PAIR else entry.shown
+        likely = dict(zip(shown, entry.likely, strict=False))
+        noted = [entry.annotator, entry.time, entry.seconds or ""]
+        for pair in pairs_of(entry):
+            writer.writerow([*pair, *noted, likely.get(pair[1], ""), entry.why, entry.id])
     return text.getvalue().encode()
 
 
@@ -180,8 +183,9 @@ def _entries_of(row: Mapping[str, Any]) -> list[Entry]:
     ends = [_plain(named[name]) for name in ("a", "b")]
     entry = _checked(
         kind=PAIR, documents=ends, answer=answer, annotator=_plain(named.get("annotator")),
-        time=_plain(named.get("time")), seconds=_seconds(named.get("seconds")),
+        time=_plain(named.get("time")), seconds=_number("seconds", named.get("seconds")),
         why=_plain(named.get("why")), former=_plain(named.get("id")),
+        **_likely(named.get("likely")),
     )  # fmt: skip
     comment = _plain(named.get("comment"))
     if not comment:
@@ -214,11 +218,16 @@ def _plain(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _seconds(value: Any) -> float:
+def _number(name: str, value: Any) -> float:
     try:
         return float(value or 0)
     except (TypeError, ValueError):
-        raise InvalidInputError(f"seconds must be a number, got {value!r:.80}") from None
+        raise InvalidInputError(f"{name} must be a number, got {value!r:.80}") from None
+
+
+def _likely(value: Any) -> dict[str, list[float]]:
+    """Return how likely "same" was, as entries have it; nothing where nobody said so."""
+    return {} if value in (None, "") else {"likely": [_number("likely", value)]}
 
 
 def _checked(*, former: str = "", **content: Any) -> Entry:
@@ -245,8 +254,10 @@ def _task_of(number: int, entry: Entry) -> dict[str, Any]:
         "result": [result],
         "lead_time": entry.seconds,
         "was_cancelled": False,
-        "entry": {"id": entry.id, "annotator": entry.annotator},  # Label Studio leaves it out
-    }
+        "entry": {  # Label Studio leaves it out
+            "id": entry.id, "annotator": entry.annotator, "likely": list(entry.likely),
+        },
+    }  # fmt: skip
     if entry.time:
         annotation["created_at"] = entry.time
     if "@" in entry.annotator:  # its users are called by their addresses
@@ -291,7 +302,8 @@ def _of_task(task: Mapping[str, Any]) -> Iterator[tuple[Entry, str]]:
             **_asked(data, chosen),
             annotator=own.get("annotator") or _name_of(annotation.get("completed_by")),
             time=_plain(annotation.get("created_at")),
-            seconds=_seconds(annotation.get("lead_time")),
+            seconds=_number("seconds", annotation.get("lead_time")),
+            **({"likely": own["likely"]} if own.get("likely") else {}),
             former=former,
         )
         yield entry, former

@@ -7,7 +7,7 @@ document's group left open.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import combinations
 from typing import Final
 
@@ -36,7 +36,7 @@ def joined_groups(settling: Settling) -> list[tuple[int, int]]:
             if pair in candidates:
                 odds[pair] += _log_ratio(settling, own, pair, home if founds else None)
     least = ENOUGH + math.log(max(settling.slots - 1, 1))
-    sizes = [settling.group.count(group) for group in range(len(settling.founders))]
+    sizes = Counter(settling.group)
     found = sorted((-ratio, pair) for pair, ratio in odds.items() if ratio > least)
     joins, taken = [], set[int]()
     for _, pair in found:

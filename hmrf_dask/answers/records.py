@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from hmrf_dask.constraints.answer_rows import problem_of_id
+from hmrf_dask.documents.records import is_text
 from hmrf_dask.errors import InvalidInputError
 
 PAIR, CHOICE = "pair", "choice"
@@ -103,6 +104,18 @@ class Entry:
     about: str = ""
     review: bool = False
 
+    @property
+    def problem(self) -> str:
+        """What is wrong with its values, "" where nothing is.
+
+        Examples
+        --------
+        >>> Entry("1", "pair", ("x",), answer="same").problem
+        "a pair must have two different documents, got ('x',)"
+        """
+        content = {name: getattr(self, name) for name in Entry.__dataclass_fields__}
+        return next(_problems(content), "")
+
     def to_line(self) -> bytes:
         r"""Return its line of a journal, with what it says alone.
 
@@ -143,12 +156,12 @@ class Entry:
 
 def _problems(content: dict[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the values of a line."""
-    for name in ("id", "kind"):
-        if not isinstance(content.get(name), str) or not content[name]:
+    for name in ("id", "kind", "answer", "annotator", "time", "why", "about"):
+        text = content.get(name, "")
+        if not isinstance(text, str) or (not text and name in ("id", "kind")):
             yield f"{name} must be a text, got {content.get(name)!r:.80}"
-    for name in ("answer", "annotator", "time", "why", "about"):
-        if not isinstance(content.get(name, ""), str):
-            yield f"{name} must be a text, got {content[name]!r:.80}"
+        elif not is_text(text):
+            yield f"{name} must be a text that UTF-8 can write, got {text!r:.80}"
     for name in ("documents", "shown"):
         ids = content.get(name, ())
         if not isinstance(ids, tuple) or len(ids) > MOST_SHOWN:

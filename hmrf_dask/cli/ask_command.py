@@ -144,7 +144,19 @@ def _shown(asking: Asking, question: Question) -> Iterator[str]:
 
 
 def _key(question: Question) -> str:
-    """Return what a person answers: a key, or of a choice a number."""
+    """Return what a person answers, "q" at the end of what is typed."""
+    try:
+        return _typed(question)
+    except (EOFError, click.Abort):
+        return "q"
+    except OSError as error:
+        raise click.UsageError(
+            "--interactive must have a terminal, got none; use --csv, or hmrf-dask label"
+        ) from error
+
+
+def _typed(question: Question) -> str:
+    """Return what a person types: a key, or of a choice a number."""
     if question.kind == "pair":
         while (key := click.getchar().casefold()) not in ("s", "d", "?", "k", "b", "q"):
             pass

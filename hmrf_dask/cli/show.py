@@ -370,6 +370,12 @@ def _exchange(exchange: Exchange) -> Iterator[str]:
             f"{exchange.added:,} added of {exchange.file}, {exchange.there:,} were there, "
             f"{exchange.open:,} without an answer"
         )
+        if exchange.unsettled:
+            yield (
+                f"{exchange.unsettled:,} documents are not settled yet: a run leaves out what was "
+                "said of them until more is; pairs that it is to take as they are belong into an "
+                "answers file of the job"
+            )
     else:
         yield exchange.file
 

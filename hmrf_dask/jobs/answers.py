@@ -160,8 +160,21 @@ def read_answers(
     """
     read = [(one.path, parse_lines(one.data, one.path)) for one in files]
     if journal.identity:
-        read.append((journal.address, journal.pairs(annotators)))
+        own = _weighed([lines for _, lines in read], journal.pairs(annotators))
+        read.append((journal.address, own))
     return replace(put_together(read), annotators=annotators)
+
+
+def _weighed(files: Sequence[PairLines], own: PairLines) -> PairLines:
+    """Return pairs without weights, those that files have too with the weights there."""
+    weights: dict[Said, float] = {}
+    for lines in files:
+        rows = zip(lines.must.tolist(), lines.pairs.tolist(), lines.weights.tolist(), strict=True)
+        for must, pair, weight in rows:
+            weights.setdefault(said(*pair, must=must), weight)
+    judged = zip(own.must.tolist(), own.pairs.tolist(), strict=True)
+    found = [weights.get(said(*pair, must=must), np.nan) for must, pair in judged]
+    return replace(own, weights=np.array(found, np.float64))
 
 
 def unnamed_annotators(

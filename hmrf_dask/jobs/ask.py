@@ -21,7 +21,7 @@ from hmrf_dask.questions.rounds import Person, next_question
 
 SEVERAL: Final = 4  # groups; of more, a person is asked which one, not about pairs
 BEGINNING: Final = 300  # characters of a text that are shown
-COLUMNS: Final = ("a", "b", "kind", "annotator", "comment", "text_a", "text_b", "why")
+COLUMNS: Final = ("a", "b", "kind", "annotator", "comment", "text_a", "text_b", "likely", "why")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins one
 
 
@@ -174,7 +174,8 @@ def as_table(asked: Asked) -> str:
     writer.writerow(COLUMNS)
     for one in asked.questions:
         texts = [_as_cell(asked.texts, document) for document in one["documents"]]
-        writer.writerow([*one["documents"], "", "", "", *texts, one["why"]])
+        likely = one["likely"][0] if one["likely"] else ""
+        writer.writerow([*one["documents"], "", "", "", *texts, likely, one["why"]])
     return text.getvalue()
 
 

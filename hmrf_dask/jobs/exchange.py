@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.exchange import decode_answers, encode_answers
-from hmrf_dask.answers.journal import Journal, journal_address, open_journal
+from hmrf_dask.answers.journal import FILE, Journal, journal_address, open_journal
 from hmrf_dask.answers.records import ANSWERS, Entry
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.documents.records import BadRecord
 from hmrf_dask.documents.streams import read_whole
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.answers import shown_unknown
 from hmrf_dask.jobs.former import look_up
 from hmrf_dask.jobs.places import last_release
 from hmrf_dask.limits import ANSWER_BYTES
-from hmrf_dask.storage.addresses import absolute_url
+from hmrf_dask.releases import ownership
+from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, BoolArray
 
 SHOWN = 5
+OWN = (FILE, ownership.NAME)  # of an output, besides what lies in its folders
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Exchange:
         Entries that it had before.
     open : int
         Questions of the file without an answer.
+    unsettled : int
+        Documents that the answers of the journal do not place yet: a run leaves them out.
     """
 
     journal: str
@@ -50,6 +56,7 @@ class Exchange:
     added: int = 0
     there: int = 0
     open: int = 0
+    unsettled: int = 0
 
 
 def journal_of(output: str, journal: str | None = None) -> Journal:
@@ -62,9 +69,30 @@ def export_answers(output: str, file: str, *, journal: str | None = None) -> Exc
     source = journal_of(output, journal)
     entries = source.entries().entries
     data = encode_answers(entries, file)
-    folder, _, name = absolute_url(file, "a file").rpartition("/")
+    url = absolute_url(file, "a file")
+    _refuse_own(url, absolute_url(output, "an output"), source.address)
+    folder, _, name = url.rpartition("/")
     open_storage(folder or "/", {}, durable=True).write(name, data)
     return Exchange(source.address, file, _n_answers(entries))
+
+
+def _refuse_own(file: str, output: str, journal: str) -> None:
+    """Refuse a file of an output, or a journal: others write it, and what it says would be lost."""
+    place, home = _real(file), _real(output)
+    name = place.removeprefix(f"{home}/")
+    if place == _real(journal) or name in OWN or (name != place and "/" in name):
+        raise ConfigurationError(
+            f"a file of answers must be neither a journal nor what a run writes, got {file}; name "
+            "another file"
+        )
+    if is_local(file) and not os.path.isdir(os.path.dirname(local_path(file))):
+        raise ConfigurationError(
+            f"a file of answers must be in a folder that is there, got {file}; make the folder"
+        )
+
+
+def _real(url: str) -> str:
+    return os.path.realpath(local_path(url)) if is_local(url) else url
 
 
 def import_answers(output: str, file: str, *, journal: str | None = None) -> Exchange:
@@ -80,13 +108,15 @@ def import_answers(output: str, file: str, *, journal: str | None = None) -> Exc
     new = read.new({entry.id for entry in before})
     _refuse_unknown(output, file, new)
     target.append(*new)
+    after = target.entries().entries
     return Exchange(
         journal=target.address,
         file=file,
-        answers=_n_answers(target.entries().entries),
+        answers=_n_answers(after),
         added=len(new),
         there=len(read.entries) - len(new),
         open=read.n_open,
+        unsettled=len(believe(after).open),
     )
 
 

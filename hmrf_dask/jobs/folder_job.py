@@ -127,7 +127,7 @@ def _columns(kind: str, file: str) -> dict[str, str]:
     """Return which columns of a file are ids and texts, by the names that they usually have."""
     try:
         names = _names(kind, file)
-    except (OSError, ValueError, StopIteration) as error:
+    except (OSError, ValueError, StopIteration, RecursionError, csv.Error) as error:
         raise InvalidInputError(f"{file}: cannot be read, {in_words(error)}; correct it") from None
     found: dict[str, str] = {}
     for what, usual in (("id", _IDS), ("text", _TEXTS)):
@@ -213,10 +213,23 @@ def _write(home: str, manifest: dict[str, Any], job: dict[str, Any]) -> None:
     try:
         os.makedirs(home, exist_ok=True)
         for name, content in ((MANIFEST, manifest), (JOB, job)):
+            text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+            _refuse_other(f"{home}/{name}", text)
             with open(f"{home}/{name}", "w", encoding="utf-8") as file:
-                yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
+                file.write(text)
     except OSError as error:
         raise ConfigurationError(
             f"a job must be written next to its folder, got {in_words(error)} for {home}; write a "
             "manifest and a job file elsewhere, as the README shows them"
         ) from error
+
+
+def _refuse_other(path: str, text: str) -> None:
+    """Refuse to replace a file that says anything else: it is somebody's."""
+    if os.path.exists(path):
+        with open(path, "rb") as file:
+            if not text.encode().startswith(file.read(len(text.encode()) + 1)):
+                raise ConfigurationError(
+                    f"{path} must be none or what is written there for a folder without a job, got "
+                    "another file; rename it, or write a job next to it"
+                )

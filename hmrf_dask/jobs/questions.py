@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from hmrf_dask.answers.beliefs import believe
+from hmrf_dask.answers.journal import FILE, FOLDER
 from hmrf_dask.answers.records import Question
 from hmrf_dask.constraints.answer_files import parse_pairs
+from hmrf_dask.constraints.answer_rows import MUST, said
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.cosine import Cosine, metric_of
@@ -21,6 +24,7 @@ from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import Files
 from hmrf_dask.jobs.places import (
     ANSWERS,
+    NOTES,
     QUESTIONS,
     explained_to_readers,
     last_release,
@@ -28,7 +32,7 @@ from hmrf_dask.jobs.places import (
 )
 from hmrf_dask.jobs.rows import rows_of_release
 from hmrf_dask.jobs.steps import JobRun, Material
-from hmrf_dask.questions import answers as given
+from hmrf_dask.questions import answers as given_answers
 from hmrf_dask.questions.batches import Clusters, choose, known_from
 from hmrf_dask.questions.known import Known
 from hmrf_dask.questions.pool import Pool
@@ -128,14 +132,29 @@ def batch_of(output: str, n: int, answers: Any = None) -> tuple[Known, list[Ques
 
 
 def _known(release: Release, corpus: Corpus, place: Place, answers: Any) -> Known:
-    """Return what answers say, entries next to the pairs that the release was made with."""
-    if isinstance(answers, Constraints | given.Answers):
+    """Return what answers say, entries next to the pairs of files that the release took."""
+    if isinstance(answers, Constraints | given_answers.Answers):
         return known_from(answers, corpus)
     entries = journal.take(place.url).read.entries if answers is None else list(answers)
-    pairs = None
-    if _named(release, ANSWERS) is not None:
-        pairs = parse_pairs(_read(release, place, ANSWERS), ANSWERS)
-    return Known.believed(entries, believe(entries), pairs)
+    return Known.believed(entries, believe(entries), _of_files(release, place))
+
+
+def _of_files(release: Release, place: Place) -> Constraints | None:
+    """Return the pairs of a release without those of its journal, which may be taken back."""
+    if _named(release, ANSWERS) is None:
+        return None
+    pairs = parse_pairs(_read(release, place, ANSWERS), ANSWERS).as_text()
+    noted = _read(release, place, NOTES) if _named(release, NOTES) is not None else b""
+    of_journal = {
+        said(note["a"], note["b"], must=note["kind"] == MUST)
+        for note in map(json.loads, noted.splitlines())
+        if "kind" in note and note["source"].rpartition("/")[2] in (FILE, FOLDER)
+    }
+    left = [
+        [pair for pair in given.tolist() if said(*pair, must=must) not in of_journal]
+        for must, given in ((True, pairs.must_link), (False, pairs.cannot_link))
+    ]
+    return Constraints(left[0] or None, left[1] or None, ids=True)
 
 
 def _named(release: Release, name: str) -> str | None:

@@ -14,6 +14,7 @@ from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
+from hmrf_dask.limits import RANGES
 
 
 class Answers:
@@ -47,15 +48,20 @@ class Answers:
         trust: float | Mapping[str, float] | None = None,
         n_clusters: int | None = None,
     ) -> None:
-        self.entries = tuple(entries)
-        if isinstance(trust, int | float):
-            trust = {entry.annotator: trust for entry in self.entries}
-        self._trust, self._n_clusters = trust, n_clusters
-        for name, value in (trust or {}).items():
-            if isinstance(value, bool) or not 0.0 <= value <= 1.0:
+        self.entries = _checked(entries)
+        known = trust if trust is None or isinstance(trust, Mapping) else {"": trust}
+        for name, value in (known or {}).items():
+            if RANGES["share"].problem(value):
                 raise InvalidInputError(
                     f"trust must be a probability from 0 to 1, got {value!r:.60} for {name!r:.60}"
                 )
+        if n_clusters is not None and RANGES["neighbourhoods"].problem(n_clusters):
+            raise InvalidInputError(
+                f"n_clusters must be an integer from 2, or None, got {n_clusters!r:.60}"
+            )
+        if trust is not None and not isinstance(trust, Mapping):
+            known = {entry.annotator: trust for entry in self.entries}
+        self._trust, self._n_clusters = known, n_clusters
 
     @classmethod
     def read(
@@ -134,3 +140,16 @@ class Answers:
     def constraints(self) -> Constraints:
         """Return the pairs that a fit takes: of settled documents, with the trust they have."""
         return self.beliefs.constraints()
+
+
+def _checked(entries: Any) -> tuple[Entry, ...]:
+    """Return entries, or raise InvalidInputError that says which is none."""
+    checked = tuple(entries) if isinstance(entries, Iterable) else (entries,)
+    for entry in checked:
+        if not isinstance(entry, Entry):
+            raise InvalidInputError(
+                f"entries must be lines of a journal (Entry), got {entry!r:.60}; make one of it"
+            )
+        if problem := entry.problem:
+            raise InvalidInputError(f"entry {entry.id!r:.60}: {problem}; correct it")
+    return checked

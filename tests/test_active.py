@@ -16,7 +16,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hmrf_dask import Corpus, HMRFKMeans
-from hmrf_dask.active import explore_consolidate
+from hmrf_dask.active import LabelOracle, explore_consolidate
 from hmrf_dask.constraints.closure import connected_numbers
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels.uncertainty import gap_counts, median_gap, uncertainties
@@ -275,6 +275,16 @@ def test_the_default_asks_as_written(n_clusters: int) -> None:
     assert {group for group in found if len(group) > 1} == {
         frozenset(group) for group in naive.groups if len(group) > 1
     }
+
+
+@pytest.mark.parametrize("n_clusters", [5, 8])
+def test_fewer_groups_than_clusters_are_settled_too(n_clusters: int) -> None:
+    classes = np.arange(120) % 3
+    rows = np.abs(np.random.default_rng(0).normal(size=(120, 8))) + 3.0 * np.eye(8)[classes]
+    asked = LabelOracle(classes.tolist())
+    pairs = explore_consolidate(rows, asked, n_clusters, 120, random_state=0)
+    assert len(pairs.must_link) > 40
+    assert (classes[pairs.must_link[:, 0]] == classes[pairs.must_link[:, 1]]).all()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

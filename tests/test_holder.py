@@ -191,7 +191,7 @@ def test_a_process_of_this_machine_that_lives_and_gives_no_sign_is_skipped(
     other = leave(place)
     sign(place, other, age=30)
     with (
-        pytest.raises(HeldError, match="last sign 30 s ago"),
+        pytest.raises(HeldError, match=r"last sign 3\d s ago"),
         held(url, "next", storage_options=options),
     ):
         pass
@@ -207,7 +207,7 @@ def test_another_machine_has_its_lease(place: Place) -> None:
         pass  # it has just begun, and gave no sign yet
     sign(place, other, age=30)
     with (
-        pytest.raises(HeldError, match="last sign 30 s ago"),
+        pytest.raises(HeldError, match=r"last sign 3\d s ago"),
         held(url, "next", storage_options=options),
     ):
         pass

@@ -198,7 +198,8 @@ def test_each_experiment_writes_its_files(
             model = getattr(hmrf_dask, arm.estimator)(3)
             assert {*arm.parameters, *arm.at_x} <= set(model.get_params())
         dense = study.load is iris or name == "genes"
-        axis = replace(study.axis, quick=quick) if quick else study.axis
+        of_shares = name == "active" and max(study.axis.quick) < 1  # answers that are wrong
+        axis = replace(study.axis, quick=quick) if quick and not of_shares else study.axis
         studies.append(replace(study, load=tiny_dense if dense else tiny, axis=axis))
     experiment = replace(EXPERIMENTS[name], studies=tuple(studies))
     options = ["--quick", "--runs", "1", "--output", str(tmp_path)]

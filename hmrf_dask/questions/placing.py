@@ -28,6 +28,7 @@ SOME_SHOWN: Final = 5
 MEMBERS: Final = 3  # of a group that one document is asked against
 UNLIKELY: Final = 0.02  # groups that are not asked about where a likelier one is not settled
 NEW: Final = 0.25  # prior of a group that is not known, at least, while groups are looked for
+SEARCH: Final = 4  # documents a group, after which none is likely to open one
 GROWTH: Final = 1.1  # of answers, after which all are judged again
 
 
@@ -100,6 +101,11 @@ class Placing:
         return self._n_clusters is not None and len(self.known) >= self._n_clusters
 
     @property
+    def _finds_groups(self) -> bool:
+        """Whether documents still open groups: there may be fewer groups than clusters."""
+        return len(self._rows) <= SEARCH * (len(self.known) + 1)
+
+    @property
     def asked(self) -> IntArray:
         """The rows that were asked about."""
         return np.asarray(sorted(int(row.rows[0]) for row in self._rows.values()), np.int64)
@@ -169,6 +175,7 @@ class Placing:
         if case.own is not None or not self.explored:
             missing = 1.0 - len(self.known) / self._n_clusters if self._n_clusters else 0.0
             known -= max(NEW, missing)
+        if case.own is not None or (not self.explored and self._finds_groups):
             # such rows are chosen for being far from all: where they are near says less of them
             weights = weights + weights.sum() / len(weights)
         return Prior(known * weights / weights.sum(), distances)

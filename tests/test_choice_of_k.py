@@ -269,6 +269,7 @@ def test_dense_rows() -> None:
     assert choice.least <= 5 <= choice.largest
 
 
+@pytest.mark.long
 def test_rows_without_structure_are_fitted_with_a_warning() -> None:
     with pytest.warns(HmrfWarning, match="^n_clusters='auto' took .* is not recommended: "):
         model = HMRFKMeans("auto", n_init=1, random_state=0).fit(noise())

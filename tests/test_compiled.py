@@ -217,6 +217,7 @@ def copied(tmp_path: Path) -> Path:
     return home
 
 
+@pytest.mark.long
 def test_code_is_compiled_again_when_a_function_it_calls_changes(
     copied: Path, tmp_path: Path
 ) -> None:
@@ -273,6 +274,7 @@ def test_a_user_without_a_home_has_code_elsewhere(
     assert temporary.parent == tmp_path / f"hmrf-dask-{os.getuid()}"
 
 
+@pytest.mark.long
 def test_processes_that_compile_at_once_share_a_cache(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", ENERGY]

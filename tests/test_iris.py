@@ -45,6 +45,7 @@ def fitted(fold: Fold, n_pairs: int) -> MPCKMeans:
     return model.fit(ROWS.values, must_link=given.must_link, cannot_link=given.cannot_link)
 
 
+@pytest.mark.long
 def test_rows_of_the_half_without_pairs_are_as_the_peers_have_them(n_pairs: int) -> None:
     found = [
         nmi(fold.classes[fold.test], fitted(fold, n_pairs).labels_[fold.test])

@@ -49,7 +49,7 @@ def refines(problem: Problem) -> bool:
     return problem.distortion in TABLE_FORMS and problem.K > 1
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(problems(max_rows=25), st.integers(0, 2**16))
 def test_j_never_rises(problem: Problem, seed: int) -> None:
     check_steps(some_bench(problem, seed), refining=refines(problem), seed=seed)
@@ -99,7 +99,7 @@ def test_a_state_with_a_higher_j_is_refused() -> None:
 # --- no move is left after an E-step -------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(problems(max_rows=20), st.integers(0, 2**16))
 def test_no_move_is_left_after_an_e_step(problem: Problem, seed: int) -> None:
     bench = some_bench(problem, seed)

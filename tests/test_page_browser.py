@@ -139,6 +139,7 @@ def test_thirty_answers_by_keys_survive_undos_a_restart_and_a_kill(browser, outp
 # ---- keys, and what is seen
 
 
+@pytest.mark.long
 def test_keys_choose_groups_and_lead_back_and_on(browser, tmp_path):
     with (
         running(session_of(tmp_path, documents(40))) as server,
@@ -195,6 +196,7 @@ def test_a_contradiction_asks_which_link_is_wrong(browser, tmp_path):
     assert sorted(one.answer for one in standing_answers(file)) == ["different", "same"]
 
 
+@pytest.mark.long
 def test_a_long_text_is_folded_and_opened(browser, tmp_path):
     texts = documents(7)
     texts["space/0005"] = "Title. " + "Nothing is said here. " * 9_500 + "An orbit decays."
@@ -207,6 +209,7 @@ def test_a_long_text_is_folded_and_opened(browser, tmp_path):
         assert len(page.text_content(".document .body")) > 200_000
 
 
+@pytest.mark.long
 def test_texts_run_in_their_own_direction(browser, tmp_path):
     hebrew, han = "\u05e9\u05dc\u05d5\u05dd", "\u4f60\u597d\u4e16\u754c"
     topics = {"hebrew": f"{hebrew} \u05e2\u05d5\u05dc\u05dd", "han": han, "space": TOPICS["space"]}
@@ -222,6 +225,7 @@ def test_texts_run_in_their_own_direction(browser, tmp_path):
         assert seen == {"rtl", "ltr"}
 
 
+@pytest.mark.long
 def test_a_swipe_answers_on_a_phone(browser, tmp_path):
     phone = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True}
     session = session_of(tmp_path, documents(12))
@@ -326,6 +330,7 @@ def test_axe_finds_nothing(browser, tmp_path, settings):
         assert violations(page) == []
 
 
+@pytest.mark.long
 def test_a_reader_is_told_what_was_saved_and_where_the_question_is(browser, tmp_path):
     with (
         running(session_of(tmp_path, documents(12))) as server,

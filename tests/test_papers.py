@@ -178,9 +178,7 @@ def test_a_run_that_was_stopped_is_resumed_to_the_same_file(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            name, marks=[] if name in ("active", "kdd2004", "sdm2004") else pytest.mark.long
-        )
+        pytest.param(name, marks=[] if name in ("kdd2004", "sdm2004") else pytest.mark.long)
         for name in EXPERIMENTS
     ],
 )

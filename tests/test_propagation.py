@@ -287,6 +287,7 @@ def synchronous() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("synchronous")
+@pytest.mark.long
 def test_messages_beyond_the_task_memory_are_not_passed(tmp_path: Path) -> None:
     case, recorded = case_of(closure=False), {}
     for memory in ("1 GiB", "12 KiB", "6 KiB"):

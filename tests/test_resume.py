@@ -61,6 +61,7 @@ def test_killed_in_every_phase_of_a_pool(
     assert resumes_to("cosine", tmp_path, kills, [0, 0, 1, 50, 120]) == the_same_as(wanted)
 
 
+@pytest.mark.long
 def test_killed_in_a_warm_up(undisturbed: dict[str, tuple[Result, str]], tmp_path: Path) -> None:
     wanted, run_dir = undisturbed["kl"]
     phases = phases_of(run_dir)

@@ -142,7 +142,7 @@ def test_a_fit_that_is_stopped_and_resumed(
     assert finals[0]["content"] == finals[1]["content"]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", together(CASES, SHORT))
 def test_threads_of_the_driver_and_spared_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approximate, "RUN", 16)  # bounds are added up by fixed runs of features
     for worth, few in ((0, 2**60), (2**60, 1), (0, 1)):

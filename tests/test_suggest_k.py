@@ -104,6 +104,7 @@ def test_a_given_number_ends_what_was_chosen(corpus: JobCorpus, tried: list[int]
     assert len(tried) == 2
 
 
+@pytest.mark.long
 def test_a_run_killed_after_the_choice_ends_as_one_that_was_not(
     corpus: JobCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +122,7 @@ def _interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_a_damaged_release_that_chose_again_is_made_again(
     corpus: JobCorpus, tried: list[int]
 ) -> None:

@@ -182,6 +182,7 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
 """
 
 
+@pytest.mark.long
 def test_a_fit_in_a_forked_process() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=150

@@ -217,6 +217,7 @@ def test_answers_that_are_taken_back_count_for_nothing() -> None:
     assert believe(entries).groups == ()
 
 
+@pytest.mark.long
 def test_very_many_answers_take_no_minutes() -> None:
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 50, 20_000)

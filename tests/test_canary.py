@@ -301,7 +301,9 @@ def test_what_a_worker_raises_has_no_secret(world: Path, capfd: pytest.CaptureFi
     refuse_canary(world, "".join(capfd.readouterr()) + repr(caught.value))
 
 
-@pytest.mark.parametrize("quiet", [(), ("--quiet",), ("--json",)])
+@pytest.mark.parametrize(
+    "quiet", [(), *(pytest.param((one,), marks=pytest.mark.long) for one in ("--quiet", "--json"))]
+)
 def test_what_another_process_prints(quiet: tuple[str, ...], world: Path) -> None:
     write(world, {"output": SPELLINGS[0], "answers": SPELLINGS[4]})
     command = [sys.executable, "-m", "hmrf_dask", "run", "job.yaml", *quiet]

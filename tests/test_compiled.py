@@ -229,6 +229,7 @@ def test_code_is_compiled_again_when_a_function_it_calls_changes(
     assert run(ENERGY, copied, **cache) == ["43", "0"]
 
 
+@pytest.mark.long
 def test_kernels_run_where_neither_package_nor_home_can_be_written(
     copied: Path, tmp_path: Path
 ) -> None:
@@ -330,6 +331,7 @@ assert tokens._enter.signatures  # the table of words has grown
 """
 
 
+@pytest.mark.long
 def test_every_kernel_is_compiled_for_one_signature() -> None:
     environment = {
         name: os.environ[name] for name in ("NUMBA_CACHE_DIR", "HOME") if name in os.environ

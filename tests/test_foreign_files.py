@@ -185,6 +185,7 @@ def test_places_in_object_stores(output: str, documents: str, is_apart: bool) ->
     assert (overlaps(output, [Place("documents", *cut_at_magic(documents))]) == []) is is_apart
 
 
+@pytest.mark.long
 def test_documents_in_a_bucket_stay(
     tmp_path: Path, s3_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

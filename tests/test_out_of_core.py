@@ -74,7 +74,9 @@ def test_files_that_fit_are_read_once(tmp_path: Path) -> None:
     "parameters",
     [
         {"init": "random", "learn_weights": True},
-        {"init": "random", "distortion": "euclidean", "refine": True},
+        pytest.param(
+            {"init": "random", "distortion": "euclidean", "refine": True}, marks=pytest.mark.long
+        ),
         {"init": "random", "distortion": "kl"},
         {"init": "random", "distortion": "pearson", "learn_weights": True},
     ],

@@ -259,6 +259,7 @@ COPKMeans = PCKMeans
 """
 
 
+@pytest.mark.long
 def test_scale_writes_its_files_and_asks_the_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

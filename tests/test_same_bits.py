@@ -72,7 +72,7 @@ def synchronous() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", together(ALL))
+@pytest.mark.parametrize("name", together(ALL, SHORT))
 def test_documents_and_pairs_in_any_order_and_partitioning_on_threads(name: str) -> None:
     case = ALL[name]
     other = case.in_other_order(3)

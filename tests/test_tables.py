@@ -202,7 +202,7 @@ def test_sweeps_over_tables_are_sweeps_over_pairs(form: str) -> None:
 @pytest.mark.parametrize("form", ["cosine", "euclidean", "pearson", "potts"])
 def test_group_gains_are_the_change_of_the_energy(form: str) -> None:
     rng = np.random.default_rng(50)
-    for _ in range(3):
+    for _ in range(2):
         problem = random_closed(rng, form)
         n_clusters = len(problem.distortion[0])
         labels = rng.integers(0, n_clusters, len(problem.rows)).astype(np.int32)

@@ -250,6 +250,7 @@ def test_a_command_shows_nothing_of_dask(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_the_client_of_the_parent_is_refused_in_a_fork(process_client: Client) -> None:
     code = multiprocessing.get_context("fork").SimpleQueue()
     pid = os.fork()

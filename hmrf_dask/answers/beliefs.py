@@ -5,17 +5,21 @@ A function of the entries of a journal, whatever the order of its lines.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Final, NamedTuple
 
-from hmrf_dask.answers.contradictions import Contradiction, contradictions_of
+import numpy as np
+
 from hmrf_dask.answers.error_rates import Annotator, first_rates, learned_rates
 from hmrf_dask.answers.evidence import STEPS, Evidence, Vote, evidence_of
 from hmrf_dask.answers.joins import joined_groups
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.answers.settling import SETTLED, Settling
+from hmrf_dask.constraints.closure import N_WITNESSES, BreadthFirst, connected_numbers
 from hmrf_dask.constraints.pairs import Constraints
 
 CERTAIN: Final = 1e-5  # doubt that is none
@@ -49,6 +53,16 @@ class Dispute(NamedTuple):
     anchor: str
     trust: float
     entries: tuple[str, ...]  # what the minority said
+
+
+class Contradiction(NamedTuple):
+    """A shortest chain of documents said to be the same, whose ends are said to be different.
+
+    One link of it is wrong, or what closes it.
+    """
+
+    documents: tuple[str, ...]
+    links: tuple[tuple[str, ...], ...]  # entries that say so, of each link; last of the ends
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,7 @@ class Beliefs:
     @cached_property
     def contradictions(self) -> tuple[Contradiction, ...]:
         """The first answers "different" whose ends answers "same" join, with their chains."""
-        return contradictions_of(self._state.evidence)
+        return _contradictions(self._state.evidence)
 
     def constraints(self) -> Constraints:
         """Return what the answers tell a fit: pairs of settled documents alone, with trust.
@@ -287,3 +301,28 @@ def _apart(state: Settling) -> set[frozenset[int]]:
             if min(own, group[other]) >= 0 and own != group[other]:
                 found.add(frozenset((own, group[other])))
     return found
+
+
+def _contradictions(evidence: Evidence) -> tuple[Contradiction, ...]:
+    """Return the first contradictions, by documents, at most 100."""
+    same: dict[tuple[int, int], list[str]] = defaultdict(list)
+    different: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for vote in evidence.votes:
+        kind, others = (different, vote.against) if vote.chosen is None else (same, (vote.chosen,))
+        for other in others:
+            kind[min(vote.document, other), max(vote.document, other)] += vote.entries
+    must = np.array(sorted(same), np.int32).reshape(-1, 2)
+    cannot = np.array(sorted(different), np.int32).reshape(-1, 2)
+    n_nodes = len(evidence.names)
+    joined = connected_numbers(n_nodes, must)
+    torn = cannot[joined[cannot[:, 0]] == joined[cannot[:, 1]]][:N_WITNESSES].tolist()
+    search = BreadthFirst(n_nodes, must) if torn else None
+    found = []
+    for first, last in torn:
+        assert search is not None
+        path = search.path(first, last)
+        links = [same[min(step), max(step)] for step in pairwise(path)]
+        ends = different[first, last]
+        documents = tuple(evidence.names[node] for node in path)
+        found.append(Contradiction(documents, tuple(map(tuple, [*links, ends]))))
+    return tuple(found)

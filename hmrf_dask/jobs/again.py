@@ -103,15 +103,20 @@ def _ended(arguments: Sequence[str], output: str, tell: Tell) -> tuple[int, str,
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            while True:
-                try:
-                    out, err = process.communicate(timeout=POLL)
-                    return process.returncode, out, err
-                except subprocess.TimeoutExpired:
-                    tell(_step(output))
+            return _watched(process, output, tell)
         except BaseException:
             process.terminate()  # it lets go of the output
             raise
+
+
+def _watched(process: subprocess.Popen[str], output: str, tell: Tell) -> tuple[int, str, str]:
+    while True:
+        try:
+            out, err = process.communicate(timeout=POLL)
+        except subprocess.TimeoutExpired:
+            tell(_step(output))
+        else:
+            return process.returncode, out, err
 
 
 def _step(output: str) -> dict[str, Any]:

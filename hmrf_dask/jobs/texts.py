@@ -218,20 +218,20 @@ class Texts:
             return []
         if source.format == "text" and source.document_id not in names:
             return []
-        left, documents = set(names), list[Document]()
+        documents: dict[str, Document] = {}
         try:
             with closing(read_batches(segments[number], self._columns)) as batches:
                 for batch in batches:
-                    for place, name in enumerate(batch.ids):
-                        if name in left:
-                            left.discard(name)
-                            self._lines[name] = segments[number], batch.lines[place]
-                            documents.append(self._document(batch, place, path))
-                    if not left:
+                    new = [name for name in batch.ids if name in names and name not in documents]
+                    for name in new:
+                        place = batch.ids.index(name)
+                        self._lines[name] = segments[number], batch.lines[place]
+                        documents[name] = self._document(batch, place, path)
+                    if len(documents) == len(names):
                         break
         except (SourceError, InvalidInputError):  # gone, replaced, or damaged meanwhile
             self.__dict__.pop("_sources", None)
-        return documents
+        return list(documents.values())
 
     def _document(self, batch: Batch, place: int, path: str) -> Document:
         return Document(

@@ -19,13 +19,11 @@ def said_of(entry: Entry) -> Iterator[tuple[str, str, bool]]:
     >>> list(said_of(Entry("1", "choice", ("x",), ("r", "s"), answer="none")))
     [('x', 'r', True), ('x', 's', True)]
     """
-    if entry.answer == SAME:
-        yield (*entry.documents[:2], False)  # type: ignore[misc]  # two, by its kind
-    elif entry.kind == PAIR and entry.answer == DIFFERENT:
-        yield (*entry.documents[:2], True)  # type: ignore[misc]
-    elif entry.answer in (NONE, NEW):
-        for shown in entry.shown:
-            yield entry.documents[0], shown, True
+    is_different = entry.kind == PAIR and entry.answer == DIFFERENT
+    if is_different or entry.answer == SAME:
+        yield (*entry.documents[:2], is_different)  # type: ignore[misc]  # two, by its kind
+    for shown in entry.shown if entry.answer in (NONE, NEW) else ():
+        yield entry.documents[0], shown, True
 
 
 class Chains:

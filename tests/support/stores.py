@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import fsspec
@@ -26,6 +27,7 @@ def s3_options() -> Iterator[dict[str, Any]]:
     moto = pytest.importorskip("moto.server", reason="moto[server] is not installed: no S3 to test")
     pytest.importorskip("s3fs", reason="s3fs is not installed: no S3 to test")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    _create_in_turn()
     server.start()
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
@@ -36,6 +38,19 @@ def s3_options() -> Iterator[dict[str, Any]]:
         fsspec.filesystem("s3", **options).makedirs("runs", exist_ok=True)
         yield options
     server.stop()
+
+
+def _create_in_turn() -> None:
+    """Let of two requests that create one object one win, as S3 has it: moto looks, then writes."""
+    from moto.s3.responses import S3Response
+
+    turns, put = Lock(), S3Response.put_object
+
+    def put_in_turn(response: Any) -> Any:
+        with turns:
+            return put(response)
+
+    S3Response.put_object = put_in_turn
 
 
 @pytest.fixture(params=["local", "memory", "s3"])

@@ -124,7 +124,7 @@ def test_a_job_is_run_again_for_new_answers_once_the_output_is_free(
     other.start()
     ready.wait(30)
     report = run_again(output, Texts(output).job, tell=tell)
-    other.join()
+    other.join(60)
     assert steps[0].startswith("waiting for run another of ")
     assert (report["status"], report["answers"]["journal"]["end"]) == ("done", journal.end)
 

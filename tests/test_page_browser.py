@@ -157,7 +157,7 @@ def test_keys_choose_groups_and_lead_back_and_on(browser, tmp_path):
         page.wait_for_selector(".pair")
         page.keyboard.press("m")
         page.wait_for_selector(".columns:not([hidden]) dd")
-        assert "shelf" in page.text_content(".columns")
+        assert "archive" in page.text_content(".columns")
         page.keyboard.press("h")
         page.wait_for_selector("#help[open]")
         page.keyboard.press("s")  # of the dialog's own

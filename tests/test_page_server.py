@@ -18,7 +18,7 @@ from hmrf_dask.page.refit import Outcome, Refit
 from hmrf_dask.page.security import XSRF
 from hmrf_dask.page.server import listening
 from hmrf_dask.page.session import Asker
-from tests.support.pages import Running, Shelf, documents, running, session_of
+from tests.support.pages import Archive, Running, documents, running, session_of
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_no_document_is_served_but_those_of_the_open_question(page):
     question = page.post("next", annotator="Ada", kind="pair")["question"]
     ticket, own = question["ticket"], question["documents"][0]["id"]
     assert page.get(f"/api/document?ticket={ticket}&id={own}")["id"] == own
-    assert page.get(f"/api/columns?ticket={ticket}&id={own}")["columns"]["file"] == "shelf"
+    assert page.get(f"/api/columns?ticket={ticket}&id={own}")["columns"]["file"] == "archive"
     for path in ("document", "columns"):
         for asked in (f"ticket={ticket}&id=bread/0034", f"ticket=guess&id={own}"):
             status, body, _ = page.request("GET", f"/api/{path}?{asked}")
@@ -269,11 +269,11 @@ def test_groups_have_names_that_people_give(page):
 
 def test_a_document_that_is_gone_is_not_asked_about(tmp_path):
     texts = documents(12)
-    shelf = Shelf(texts)
+    archive = Archive(texts)
     for gone in ("space/0005", "motor/0006"):
-        del shelf.documents[gone]
-    del shelf.documents["bread/0004"]  # which stands for its group
-    with running(session_of(tmp_path, texts, shelf)) as page:
+        del archive.documents[gone]
+    del archive.documents["bread/0004"]  # which stands for its group
+    with running(session_of(tmp_path, texts, archive)) as page:
         question = page.post("next", annotator="Ada", kind="choice")["question"]
         assert question["documents"][0]["id"] == "faith/0007"
         assert len(question["groups"]) == 5

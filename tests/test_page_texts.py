@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrf_dask.answers.records import Entry
-from hmrf_dask.page.chains import Chains, said_of
+from hmrf_dask.page.chains import Chains
 from hmrf_dask.page.session import Notes
 from hmrf_dask.page.telling import (
     PASSAGE,
@@ -53,12 +53,12 @@ def is_contradictory(entries: list[Entry]) -> bool:
     """Return whether joining what is the same joins what is different, step by step."""
     groups = {document: {document} for document in "pqrst"}
     for _ in entries:
-        for first, second, apart in (said for entry in entries for said in said_of(entry)):
-            if not apart:
+        for first, second, is_same in (said for entry in entries for said in entry.pairs()):
+            if is_same:
                 together = groups[first] | groups[second]
                 groups |= dict.fromkeys(together, together)
-    said = (one for entry in entries for one in said_of(entry))
-    return any(apart and second in groups[first] for first, second, apart in said)
+    said = (one for entry in entries for one in entry.pairs())
+    return any(not is_same and second in groups[first] for first, second, is_same in said)
 
 
 @given(ANSWERS)

@@ -16,8 +16,6 @@ from hmrf_dask.answers.records import (
     CHOICE,
     COMMENT,
     DIFFERENT,
-    NEW,
-    NONE,
     PAIR,
     SAME,
     UNKNOWN,
@@ -139,22 +137,6 @@ def decode_answers(data: bytes, address: str) -> Read:
     return read
 
 
-def pairs_of(entry: Entry) -> Iterator[tuple[str, str, str]]:
-    """Yield the pairs that an answer says, each with "same" or "different".
-
-    Examples
-    --------
-    >>> list(pairs_of(Entry("1", "choice", ("x",), ("r", "s"), "none")))
-    [('x', 'r', 'different'), ('x', 's', 'different')]
-    """
-    subject = entry.documents[0]
-    if entry.answer in (SAME, DIFFERENT):
-        yield subject, entry.documents[1], entry.answer
-    elif entry.answer in (NONE, NEW):
-        for other in entry.shown:
-            yield subject, other, DIFFERENT
-
-
 def _csv_bytes(answers: Iterable[Entry]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
@@ -163,8 +145,9 @@ def _csv_bytes(answers: Iterable[Entry]) -> bytes:
         shown = entry.documents[1:] if entry.kind == PAIR else entry.shown
         likely = dict(zip(shown, entry.likely, strict=False))
         noted = [entry.annotator, entry.time, entry.seconds or ""]
-        for pair in pairs_of(entry):
-            writer.writerow([*pair, *noted, likely.get(pair[1], ""), entry.why, entry.id])
+        for first, second, is_same in entry.pairs():
+            said = [first, second, SAME if is_same else DIFFERENT]
+            writer.writerow([*said, *noted, likely.get(second, ""), entry.why, entry.id])
     return text.getvalue().encode()
 
 

@@ -116,6 +116,19 @@ class Entry:
         content = {name: getattr(self, name) for name in Entry.__dataclass_fields__}
         return next(_problems(content), "")
 
+    def pairs(self) -> Iterator[tuple[str, str, bool]]:
+        """Yield the pairs of documents that an answer judges, and whether they are the same.
+
+        Examples
+        --------
+        >>> list(Entry("1", "choice", ("x",), ("r", "s"), "none").pairs())
+        [('x', 'r', False), ('x', 's', False)]
+        """
+        if self.answer in (SAME, DIFFERENT) and self.kind in ANSWERS:
+            yield self.documents[0], self.documents[1], self.answer == SAME
+        for shown in self.shown if self.answer in (NONE, NEW) else ():
+            yield self.documents[0], shown, False
+
     def to_line(self) -> bytes:
         r"""Return its line of a journal, with what it says alone.
 

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from hmrf_dask.answers.records import DIFFERENT, NEW, NONE, PAIR, SAME, Entry
+from hmrf_dask.answers.records import Entry
 
 Place = tuple[str, bool]  # a document, and whether an answer on the way there tells apart
 Link = tuple[str, Entry, bool]  # to a document, by an answer, which says that it is another group
-
-
-def said_of(entry: Entry) -> Iterator[tuple[str, str, bool]]:
-    """Yield the pairs of documents that an answer is about, and whether it tells them apart.
-
-    Examples
-    --------
-    >>> list(said_of(Entry("1", "choice", ("x",), ("r", "s"), answer="none")))
-    [('x', 'r', True), ('x', 's', True)]
-    """
-    is_different = entry.kind == PAIR and entry.answer == DIFFERENT
-    if is_different or entry.answer == SAME:
-        yield (*entry.documents[:2], is_different)  # type: ignore[misc]  # two, by its kind
-    for shown in entry.shown if entry.answer in (NONE, NEW) else ():
-        yield entry.documents[0], shown, True
 
 
 class Chains:
@@ -41,9 +26,9 @@ class Chains:
     def __init__(self, answers: Iterable[Entry]) -> None:
         self._links: dict[str, list[Link]] = defaultdict(list)
         for entry in answers:
-            for first, second, apart in said_of(entry):
-                self._links[first].append((second, entry, apart))
-                self._links[second].append((first, entry, apart))
+            for first, second, is_same in entry.pairs():
+                self._links[first].append((second, entry, not is_same))
+                self._links[second].append((first, entry, not is_same))
 
     def contradicting(self, entry: Entry) -> list[Entry]:
         """Return the fewest answers that cannot all be right together with this one, if any.
@@ -52,8 +37,8 @@ class Chains:
         """
         chains = [
             chain
-            for first, second, apart in said_of(entry)
-            if (chain := self._chain(entry, first, second, wanted=not apart))
+            for first, second, is_same in entry.pairs()
+            if (chain := self._chain(entry, first, second, wanted=is_same))
         ]
         return min(chains, key=len, default=[])
 

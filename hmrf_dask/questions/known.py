@@ -10,11 +10,8 @@ from itertools import combinations
 from hmrf_dask.answers.beliefs import Beliefs
 from hmrf_dask.answers.records import (
     CHOICE,
-    DIFFERENT,
     NEW,
-    NONE,
     PAIR,
-    SAME,
     UNKNOWN,
     Entry,
     Question,
@@ -68,8 +65,9 @@ class Known:
     def of(cls, entries: Sequence[Entry]) -> Known:
         """Return what entries that stand say."""
         answers = [entry for entry in entries if entry.kind in (PAIR, CHOICE)]
-        same = [(one.documents[0], one.documents[1]) for one in answers if one.answer == SAME]
-        different = [(one.documents[0], other) for one in answers for other in _told_from(one)]
+        said = [pair for one in answers for pair in one.pairs()]
+        same = [(first, second) for first, second, is_same in said if is_same]
+        different = [(first, second) for first, second, is_same in said if not is_same]
         known = cls(same, different)
         known.answers = answers
         for one in answers:
@@ -204,9 +202,3 @@ class Known:
             news += sizes[group] * sum(self.sizes[rival] for rival in ours - theirs)
             total += share * (n_own * sizes[group] + news)
         return round(max(total, 0.0), 2)
-
-
-def _told_from(entry: Entry) -> tuple[str, ...]:
-    if entry.kind == PAIR:
-        return entry.documents[1:] if entry.answer == DIFFERENT else ()
-    return entry.shown if entry.answer in (NONE, NEW) else ()

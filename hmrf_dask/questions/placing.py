@@ -19,12 +19,11 @@ from hmrf_dask.answers.settling import FLOOR, SETTLED
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.questions.dialogue import Dialogue, Neighbourhoods
 from hmrf_dask.questions.pool import Pool
+from hmrf_dask.questions.rounds import ALL_SHOWN, SOME_SHOWN
 from hmrf_dask.tasks import questions
 from hmrf_dask.tasks.questions import Askable
 from hmrf_dask.types import FloatArray, IntArray
 
-ALL_SHOWN: Final = 20  # groups: of more, the likeliest are shown first
-SOME_SHOWN: Final = 5
 MEMBERS: Final = 3  # of a group that one document is asked against
 UNLIKELY: Final = 0.02  # groups that are not asked about where a likelier one is not settled
 NEW: Final = 0.25  # prior of a group that is not known, at least, while groups are looked for

@@ -30,7 +30,7 @@ TOPICS = {
 }
 
 
-class Shelf:
+class Archive:
     """Documents in memory, some of which may be gone."""
 
     def __init__(self, documents: Mapping[str, str]) -> None:
@@ -40,7 +40,7 @@ class Shelf:
         """Return documents, some of which are gone."""
         there = self.documents
         return {
-            one: Document(one, there[one], {"label": "none"}, source="shelf")
+            one: Document(one, there[one], {"label": "none"}, source="archive")
             if one in there
             else Document(one, missing="it is gone")
             for one in ids
@@ -48,7 +48,7 @@ class Shelf:
 
     def columns(self, name: str) -> dict[str, str]:
         """Return the other columns of a document."""
-        return {"shelf": name}
+        return {"archive": name}
 
 
 def documents(n_documents: int, topics: Mapping[str, str] = TOPICS) -> dict[str, str]:
@@ -61,7 +61,7 @@ def documents(n_documents: int, topics: Mapping[str, str] = TOPICS) -> dict[str,
     }
 
 
-def material_of(texts: Mapping[str, str], shelf: Shelf | None = None) -> Material:
+def material_of(texts: Mapping[str, str], archive: Archive | None = None) -> Material:
     """Return questions about all documents but those that stand for a topic."""
     topics: dict[str, list[str]] = {}
     for one in texts:
@@ -73,7 +73,7 @@ def material_of(texts: Mapping[str, str], shelf: Shelf | None = None) -> Materia
     for at, members in enumerate(topics.values()):
         words = tuple(texts[members[0]].lower().split()[1:5])
         groups.append(Group(members[0], words, len(members), tuple(members[1:3]), at))
-    return Material("shelf", tuple(batch), tuple(groups), shelf or Shelf(texts))
+    return Material("archive", tuple(batch), tuple(groups), archive or Archive(texts))
 
 
 def page_of(session: Session, port: int, refit: Refit | None = None) -> Page:
@@ -165,8 +165,8 @@ def running(session: Session, refit: Refit | None = None) -> Iterator[Running]:
 
 
 def session_of(
-    folder: Path, texts: Mapping[str, str], shelf: Shelf | None = None, **settings: Any
+    folder: Path, texts: Mapping[str, str], archive: Archive | None = None, **settings: Any
 ) -> Session:
     """Return a session over documents, with a journal in a folder."""
     journal = open_journal(folder / "journal.jsonl")
-    return Session(material_of(texts, shelf), journal, **settings)
+    return Session(material_of(texts, archive), journal, **settings)

@@ -28,6 +28,7 @@ def line(**changes: Any) -> bytes:
         Entry("4", "undo", about="3"),
         Entry("5", "comment", answer="x\n\u2028 \u05d0", about="1", review=True),
         Entry("6", "name", ("r",), answer="sport"),
+        Entry("7", "pair", ("x", "r"), (), "same", why="imported", trust=0.0),
     ],
 )
 def test_a_line_is_read_back_as_it_was_written(entry: Entry) -> None:
@@ -62,6 +63,7 @@ def test_a_line_is_read_back_as_it_was_written(entry: Entry) -> None:
         (line(likely=["a"]), "likely must be"),
         (line(time="noon"), "time must be"),
         (line(review="yes"), "review must be"),
+        (line(trust=2), "trust must be"),
     ],
 )
 def test_a_wrong_line_is_explained(bad: bytes, said: str) -> None:

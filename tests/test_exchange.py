@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hmrf_dask.answers.records import Entry
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.exchange import export_answers, import_answers
+from hmrf_dask.jobs.journal import take
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
 
@@ -134,9 +137,28 @@ def test_an_output_takes_answers_once(tmp_path: Path) -> None:
     assert len(open_journal(f"{output}/journal.jsonl").entries().entries) == 1
 
 
+def test_imported_answers_are_pairs_with_trust_of_their_own(tmp_path: Path) -> None:
+    corpus = JobCorpus(tmp_path)
+    job = corpus.write_all(60, 0, method={"n_clusters": 3, "n_init": 1, "max_iter": 5})
+    output = run(job).output
+    ids = [one["id"] for one in corpus.documents]
+    rows = [f"{a},{b},same,{trust}" for a, b, trust in zip(ids, ids[3:], [0.8, ""] * 9)]  # noqa: B905
+    file = tmp_path / "others.csv"
+    file.write_text("\n".join(["a,b,kind,trust", *rows]))
+    result = import_answers(output, str(file))
+    assert (result.added, result.unsettled) == (len(rows), 0)
+    taken = take(output).pairs({})
+    assert len(taken.pairs) == len(rows)
+    assert Counter(noted.get("trust") for noted in taken.notes) == {0.8: 9, None: 9}
+    assert run(job).answers["pairs"]["must"] == len(rows)
+    again = decode_answers(encode_answers(take(output).read.entries, "a.csv"), "a.csv")
+    assert Counter(entry.trust for entry in again.entries) == {0.8: 9, None: 9}
+    assert believe(again.entries).annotators == {}  # nobody of them was asked
+
+
 def test_the_commands(tmp_path: Path) -> None:
     journal, output = tmp_path / "journal.jsonl", str(tmp_path)
-    open_journal(journal).append(*ENTRIES)
+    open_journal(journal).append(*(replace(one, why="uncertain") for one in ENTRIES))
     invoke = CliRunner().invoke
     done = invoke(hmrf, ["answers", "export", output, str(tmp_path / "a.csv"), "--json"])
     assert (done.exit_code, json.loads(done.stdout)["answers"]) == (0, 5)

@@ -76,6 +76,8 @@ def _next(finished: Any, n: int, X: Any, answers: Any) -> tuple[Known, list[Ques
     if problem := RANGES["batch"].problem(n):
         raise InvalidInputError(f"n {problem}, got {n!r:.60}; say how many questions to ask")
     if isinstance(finished, str | os.PathLike):
+        if X is not None:
+            raise InvalidInputError("X must be left out with an output, which knows its own rows")
         return batch_of(os.fspath(finished), n, answers)
     if not isinstance(finished, HMRFEstimator):
         raise InvalidInputError(

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hmrf_dask.answers.records import CHOICE, NEW, PAIR, SAME, UNKNOWN, Entry
+from hmrf_dask.answers.records import CHOICE, IMPORTED, NEW, PAIR, SAME, UNKNOWN, Entry
 from hmrf_dask.answers.standing import standing
 
 STEPS = 2**16  # log odds and probabilities are summed as whole numbers of such parts
@@ -67,7 +67,7 @@ class Evidence:
 
 
 def evidence_of(entries: Iterable[Entry]) -> Evidence:
-    """Return what the standing answers say.
+    """Return what the standing answers to questions say.
 
     Examples
     --------
@@ -75,7 +75,10 @@ def evidence_of(entries: Iterable[Entry]) -> Evidence:
     >>> evidence_of([answer, answer]).votes
     [Vote(document=1, shown=(0,), chosen=0, is_new=False, annotator='', entries=('1',))]
     """
-    answers = [entry for entry in standing(entries) if entry.kind in (PAIR, CHOICE)]
+    answers = [
+        entry for entry in standing(entries)
+        if entry.kind in (PAIR, CHOICE) and entry.why != IMPORTED  # those have trust of their own
+    ]  # fmt: skip
     names = sorted({name for entry in answers for name in (*entry.documents, *entry.shown)})
     number = {name: place for place, name in enumerate(names)}
     evidence = Evidence(names)

@@ -16,6 +16,7 @@ from hmrf_dask.answers.records import (
     CHOICE,
     COMMENT,
     DIFFERENT,
+    IMPORTED,
     PAIR,
     SAME,
     UNKNOWN,
@@ -29,7 +30,9 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.limits import ANSWER_LINES
 
 ENDINGS: Final = (".csv", ".jsonl", ".json")
-COLUMNS: Final = ("a", "b", "kind", "annotator", "time", "seconds", "likely", "why", "id")
+COLUMNS: Final = (
+    "a", "b", "kind", "annotator", "trust", "time", "seconds", "likely", "why", "id"
+)  # fmt: skip
 UNSURE: Final = ("unknown", "?", "don't know", "dont know", "not sure", "unsure")
 _IN_WORDS: Final = {MUST: SAME, CANNOT: DIFFERENT}
 
@@ -98,7 +101,7 @@ def encode_answers(entries: Iterable[Entry], address: str) -> bytes:
     --------
     >>> entries = [Entry("1", "choice", ("x", "r"), ("r", "s"), "same")]
     >>> encode_answers(entries, "a.csv")
-    b'a,b,kind,annotator,time,seconds,likely,why,id\r\nx,r,same,,,,,,1\r\n'
+    b'a,b,kind,annotator,trust,time,seconds,likely,why,id\r\nx,r,same,,,,,,,1\r\n'
     """
     kept = standing(entries)
     ending = format_of(address)
@@ -144,7 +147,8 @@ def _csv_bytes(answers: Iterable[Entry]) -> bytes:
     for entry in answers:
         shown = entry.documents[1:] if entry.kind == PAIR else entry.shown
         likely = dict(zip(shown, entry.likely, strict=False))
-        noted = [entry.annotator, entry.time, entry.seconds or ""]
+        trust = "" if entry.trust is None else entry.trust
+        noted = [entry.annotator, trust, entry.time, entry.seconds or ""]
         for first, second, is_same in entry.pairs():
             said = [first, second, SAME if is_same else DIFFERENT]
             writer.writerow([*said, *noted, likely.get(second, ""), entry.why, entry.id])
@@ -167,8 +171,8 @@ def _entries_of(row: Mapping[str, Any]) -> list[Entry]:
     entry = _checked(
         kind=PAIR, documents=ends, answer=answer, annotator=_plain(named.get("annotator")),
         time=_plain(named.get("time")), seconds=_number("seconds", named.get("seconds")),
-        why=_plain(named.get("why")), former=_plain(named.get("id")),
-        **_likely(named.get("likely")),
+        why=_plain(named.get("why")) or IMPORTED, former=_plain(named.get("id")),
+        **_likely(named.get("likely")), **_trust(named.get("trust")),
     )  # fmt: skip
     comment = _plain(named.get("comment"))
     if not comment:
@@ -213,6 +217,10 @@ def _likely(value: Any) -> dict[str, list[float]]:
     return {} if value in (None, "") else {"likely": [_number("likely", value)]}
 
 
+def _trust(value: Any) -> dict[str, float]:
+    return {} if value in (None, "") else {"trust": _number("trust", value)}
+
+
 def _checked(*, former: str = "", **content: Any) -> Entry:
     """Return an entry whose id follows from what it says, and from the one that it had."""
     text = json.dumps([former, sorted(content.items())])
@@ -239,6 +247,7 @@ def _task_of(number: int, entry: Entry) -> dict[str, Any]:
         "was_cancelled": False,
         "entry": {  # Label Studio leaves it out
             "id": entry.id, "annotator": entry.annotator, "likely": list(entry.likely),
+            "why": entry.why, "trust": entry.trust,
         },
     }  # fmt: skip
     if entry.time:
@@ -287,7 +296,9 @@ def _of_task(task: Mapping[str, Any]) -> Iterator[tuple[Entry, str]]:
             time=_plain(annotation.get("created_at")),
             seconds=_number("seconds", annotation.get("lead_time")),
             **({"likely": own["likely"]} if own.get("likely") else {}),
+            why=_plain(own.get("why")) or IMPORTED,
             former=former,
+            **_trust(own.get("trust")),
         )
         yield entry, former
 

@@ -330,8 +330,8 @@ def _explained(address: str, action: str) -> Iterator[None]:
         kind = RunUnavailableError if may_pass(error) else RunDirectoryError
         raise kind(
             f"{address} must be a journal that can be read and written, got {in_words(error)} "
-            f"(cannot {action}); what was there is as it was: repair that and answer again, or "
-            "name another file by --journal"
+            f"(cannot {action}); what was there is as it was: repair that, or "
+            "let those who answer name another file by --journal"
         ) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ UNKNOWN = "unknown"  # the person does not know
 OF_PAIRS: Final = (SAME, DIFFERENT, UNKNOWN)
 OF_CHOICES: Final = (SAME, NONE, NEW, UNKNOWN)
 ANSWERS: Final = {PAIR: OF_PAIRS, CHOICE: OF_CHOICES}
-WHY: Final = ("explore", "uncertain", "anchors", "control", "second opinion", "asked for")
+IMPORTED: Final = "imported"  # why there is an answer that no question of ours asked for
 LONGEST: Final = 10_000  # characters of a comment or a name
 MOST_SHOWN: Final = 1_000  # groups of a choice
 
@@ -84,11 +84,13 @@ class Entry:
     likely : tuple of float
         How likely the groups were when it was asked, as in `Question`.
     why : str
-        Why it was asked, as in `Question`.
+        Why it was asked, as in `Question`; "imported" where nobody asked.
     about : str
         The line that an undo takes back, or that a comment is about.
     review : bool
         Of a comment: somebody is to read that answer again.
+    trust : float, optional
+        Of an imported answer: the probability that it is right, where that is known.
     """
 
     id: str
@@ -103,6 +105,7 @@ class Entry:
     why: str = ""
     about: str = ""
     review: bool = False
+    trust: float | None = None
 
     @property
     def problem(self) -> str:
@@ -137,7 +140,8 @@ class Entry:
         >>> Entry("1", "pair", ("x", "r"), answer="same").to_line()
         b'{"id":"1","kind":"pair","documents":["x","r"],"answer":"same"}\n'
         """
-        content = {name: value for name, value in asdict(self).items() if value not in ("", (), 0)}
+        usual = {field.name: field.default for field in fields(self)}
+        content = {name: value for name, value in asdict(self).items() if value != usual[name]}
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
     @staticmethod
@@ -192,6 +196,9 @@ def _problems(content: dict[str, Any]) -> Iterator[str]:
         yield f"seconds must be a number, 0 or more, got {seconds!r:.80}"
     if not isinstance(content.get("review", False), bool):
         yield f"review must be true or false, got {content['review']!r:.80}"
+    trust = content.get("trust")
+    if trust is not None and not _is_share(trust):
+        yield f"trust must be a number from 0 to 1, got {trust!r:.80}"
     yield from _problems_of_kind(content)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.journal import Lines, journal_address, open_journal
-from hmrf_dask.answers.records import ANSWERS, UNDO
+from hmrf_dask.answers.records import ANSWERS, IMPORTED, UNDO, Entry
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.constraints.answer_files import PairLines
 from hmrf_dask.constraints.pairs import Constraints
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.answers import Given
     from hmrf_dask.jobs.former import Documents
 
+Row = tuple[tuple[str, str, bool], int, dict[str, Any]]  # a pair, its line, and its notes
 NAME = "journal.json"  # in the folder of a run: how far it took the journal
 KEY = "journal"  # in a ledger and a report
 
@@ -69,35 +70,52 @@ class Taken:
     def pairs(self, annotators: Mapping[str, float]) -> PairLines:
         """Return what its answers say together as pairs with trust; see `answers.beliefs`.
 
-        The line of a pair is that of the first answer about its document.
+        The line of such a pair is that of the first answer about its document. Answers that were
+        imported are pairs as those of files are: with trust of their own, or their annotator's.
         """
         stand = standing(self.read.entries)
         pairs = believe(stand, trust=annotators).constraints() if stand else NO_PAIRS
         place = {one.id: line for one, line in zip(self.read.entries, self.read.lines, strict=True)}
+        rows = [
+            (pair, place[one.id], _notes_of(one))
+            for one in stand if one.why == IMPORTED for pair in one.pairs()
+        ]  # fmt: skip
         first: dict[str, int] = {}
         for entry in stand:
             for document in entry.documents:
                 first.setdefault(document, place[entry.id])
-        return _lines(pairs, first)
+        return _lines([*_believed(pairs, first), *rows])
 
 
 NO_PAIRS = Constraints(ids=True)
 
 
-def _lines(pairs: Constraints, first: Mapping[str, int]) -> PairLines:
-    named = [*pairs.must_link.tolist(), *pairs.cannot_link.tolist()]
-    ends = np.empty((len(named), 2), object)
-    for row, (document, other) in enumerate(named):
-        ends[row] = str(document), str(other)
-    trust = [*pairs.must_link_trust.tolist(), *pairs.cannot_link_trust.tolist()]
-    notes = np.empty(len(named), object)
-    notes[:] = [{"trust": likely} for likely in trust]
-    lines = [min(first.get(one, 1), first.get(other, 1)) for one, other in ends.tolist()]
+def _notes_of(entry: Entry) -> dict[str, Any]:
+    """Return the notes of an imported answer, as a line of a file has them."""
+    noted = {"annotator": entry.annotator or None, "trust": entry.trust, "why": IMPORTED}
+    return {name: value for name, value in noted.items() if value is not None}
+
+
+def _believed(pairs: Constraints, first: Mapping[str, int]) -> Iterator[Row]:
+    """Yield what answers to questions say together."""
+    for ends, likely, is_same in (
+        (pairs.must_link, pairs.must_link_trust, True),
+        (pairs.cannot_link, pairs.cannot_link_trust, False),
+    ):
+        for (one, other), trust in zip(ends.tolist(), likely.tolist(), strict=True):
+            line = min(first.get(str(one), 1), first.get(str(other), 1))
+            yield (str(one), str(other), is_same), line, {"trust": trust}
+
+
+def _lines(rows: Sequence[Row]) -> PairLines:
+    ends, notes = np.empty((len(rows), 2), object), np.empty(len(rows), object)
+    for row, ((one, other, _), _, noted) in enumerate(rows):
+        ends[row], notes[row] = (one, other), noted
     return PairLines(
         pairs=ends,
-        must=np.arange(len(named)) < len(pairs.must_link),
-        weights=np.full(len(named), np.nan),
-        lines=np.asarray(lines, np.int64),
+        must=np.array([is_same for (_, _, is_same), _, _ in rows], np.bool_),
+        weights=np.full(len(rows), np.nan),
+        lines=np.array([line for _, line, _ in rows], np.int64),
         notes=notes,
         labels=[],
         bad=[],
@@ -121,7 +139,8 @@ def anchored(given: Given, address: str, documents: Documents) -> Given:
     """
     if address not in given.paths:
         return given
-    of_journal = given.files == given.paths.index(address)
+    asked = np.array([(noted or {}).get("why") != IMPORTED for noted in given.notes], np.bool_)
+    of_journal = asked & (given.files == given.paths.index(address))
     there = documents.there[documents.places(given.pairs.ravel())].reshape(-1, 2)
     rows = np.flatnonzero(of_journal & ~there.all(axis=1)).tolist()
     instead = _substitutes(given, rows, there)

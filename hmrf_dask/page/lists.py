@@ -6,7 +6,7 @@ from collections import defaultdict
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from hmrf_dask.answers.records import ANSWERS, CHOICE, PAIR, SAME, UNKNOWN, Entry
+from hmrf_dask.answers.records import ANSWERS, CHOICE, IMPORTED, PAIR, SAME, UNKNOWN, Entry
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.page.session import Session
 from hmrf_dask.page.views import (
@@ -185,7 +185,8 @@ def people_view(session: Session) -> JSON:
     """Return how each person answers, and how far with the others."""
     by_person: dict[str, list[Entry]] = defaultdict(list)
     for entry in session.notes.answers:
-        by_person[entry.annotator].append(entry)
+        if entry.why != IMPORTED:  # nobody was asked here
+            by_person[entry.annotator].append(entry)
     compared = _compared(session.notes.answers)
     return {
         "people": [

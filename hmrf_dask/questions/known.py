@@ -10,6 +10,7 @@ from itertools import combinations
 from hmrf_dask.answers.beliefs import Beliefs
 from hmrf_dask.answers.records import (
     CHOICE,
+    IMPORTED,
     NEW,
     PAIR,
     UNKNOWN,
@@ -91,6 +92,9 @@ class Known:
         together = [beliefs.constraints(), *([] if pairs is None else [pairs.as_text()])]
         same = [(a, b) for one in together for a, b in one.must_link.tolist()]
         different = [(a, b) for one in together for a, b in one.cannot_link.tolist()]
+        imported = [pair for one in said.answers if one.why == IMPORTED for pair in one.pairs()]
+        same += [(first, second) for first, second, is_same in imported if is_same]
+        different += [(first, second) for first, second, is_same in imported if not is_same]
         different += [
             (document, anchor)
             for document in beliefs.open

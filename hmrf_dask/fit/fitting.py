@@ -26,6 +26,7 @@ from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
 from hmrf_dask.fit import preparation
+from hmrf_dask.fit.answers import SuspectAnswer, find_suspects
 from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, Progress, resume
 from hmrf_dask.fit.loop import Fit
@@ -43,7 +44,6 @@ from hmrf_dask.fit.problem import (
 from hmrf_dask.fit.refinement import refines
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
 from hmrf_dask.fit.starts import initialise, prepare_start_sample
-from hmrf_dask.fit.suspects import SuspectAnswer, find_suspects
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array

@@ -18,15 +18,17 @@ from hmrf_dask.fit.candidates import (
     COMPLETED,
     UNCONSTRAINED,
     WHOLE,
+    Choice,
     Heat,
+    Match,
     Turn,
     candidate_centroids,
     ends_whole,
     ignores_pairs,
+    match_of,
     run_candidate,
     run_fold,
 )
-from hmrf_dask.fit.cross_fitting import Choice, Match, match_of
 from hmrf_dask.fit.journal import Candidate, Journal, write_candidate
 from hmrf_dask.fit.loop import Iteration, Position, begin
 from hmrf_dask.fit.passes import Engine

@@ -24,9 +24,9 @@ from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.tasks.partitions import find_ids, labels_at
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized

@@ -65,8 +65,8 @@ from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
 from hmrf_dask.text.tfidf import top_words
 
@@ -118,7 +118,8 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         files |= run.write(SUSPECTS, answers.suspects(model.suspect_answers_))
     if notes := answers.notes():
         files |= run.write(NOTES, notes)
-    asked, n_questions = write_questions(run, material, answers, model)
+    wanted = run.inputs.job.questions
+    asked, n_questions = ({}, 0) if not wanted else write_questions(run, material, answers, model)
     fit = {
         "J": float(model.objective_),
         "iterations": int(model.n_iter_),

@@ -98,7 +98,7 @@ class Assigned(Sized):
 
 
 @dataclass(frozen=True)
-class _Compared(Sized):
+class Compared(Sized):
     """Rows next to the clusters."""
 
     labels: LabelArray
@@ -165,7 +165,7 @@ def write_assignments(
     else:
         found = list(labels.to_delayed().ravel())
     broken, violations = _violations(flow, corpus, found, constraints)
-    compared = over_partitions(flow, _compared, predictor, corpus, found)
+    compared = over_partitions(flow, compare, predictor, corpus, found)
     parts = [
         flow.lazy(
             _write_part, block, part, target, path,
@@ -236,7 +236,7 @@ def key_of(name: str) -> str:
 
 def _write_part(
     block: RowBlock,
-    compared: _Compared,
+    compared: Compared,
     target: _Target,
     path: str,
     rows: IntArray,
@@ -275,7 +275,7 @@ def _write_part(
     )
 
 
-def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> _Compared:
+def compare(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> Compared:
     """Compare rows with their own cluster and the nearest other one.
 
     The distances are those of `transform`; ties go to the lowest cluster, as in `predict`.
@@ -293,7 +293,7 @@ def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelAr
         matrix[every, labels[some]] = np.inf
         runner_up[some] = matrix.argmin(axis=1)
         nearest[some] = matrix[every, runner_up[some]]
-    return _Compared(labels, own, runner_up, nearest)
+    return Compared(labels, own, runner_up, nearest)
 
 
 def _nearest(

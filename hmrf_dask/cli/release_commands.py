@@ -55,6 +55,29 @@ def classify(
     print_result(result, as_json=as_json, quiet=quiet)
 
 
+@click.command(
+    cls=HmrfCommand,
+    short_help="Write the cluster of every document to a file.",
+    epilog=examples(
+        "hmrf-dask export tickets-clusters/out groups.csv",
+        "hmrf-dask export tickets-clusters/out groups.parquet --release 3",
+    ),
+)
+@click.argument("output", type=Place())
+@click.argument("file", type=Place())
+@release_option()
+@how_to_print
+def export(output: str, file: str, release: int | None, as_json: bool, quiet: bool) -> None:
+    """Write the cluster of every document of an OUTPUT to a FILE (.csv, .jsonl, .parquet).
+
+    Columns are doc_id, cluster, name and those that the manifest names in documents.keep. Clusters
+    keep their numbers from release to release.
+    """
+    from hmrf_dask.jobs.export import export_groups
+
+    print_result(export_groups(output, file, release=release), as_json=as_json, quiet=quiet)
+
+
 def _given(text: str | None) -> list[str]:
     """Return the text of the command line, or the lines of stdin."""
     if text is not None:

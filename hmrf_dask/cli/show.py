@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.exchange import Exchange
+    from hmrf_dask.jobs.export import Exported
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
     from hmrf_dask.jobs.places import Report
     from hmrf_dask.jobs.released import Classified
@@ -443,12 +444,21 @@ def _classified(classified: Classified) -> Iterator[str]:
         )
 
 
+def _exported(exported: Exported) -> Iterator[str]:
+    yield (
+        f"{_bold(counted(exported.documents, 'document'))} of release {exported.release} in "
+        f"{exported.file}"
+    )
+    yield f"columns: {one_line(', '.join(exported.columns))}"
+
+
 _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Agreement": _agreement,
     "Asked": _asked,
     "Classified": _classified,
     "DemoResult": _demo,
     "Exchange": _exchange,
+    "Exported": _exported,
     "Findings": _findings,
     "FitResult": _fit,
     "Prediction": _prediction,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from importlib.util import find_spec
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -285,7 +286,7 @@ class ReleasedModel:
         nothing = pa.nulls(block.n_rows)
         columns = [
             ids[labels].tolist(),
-            [self._names[one] for one in ids[labels].tolist()],
+            [self.names[one] for one in ids[labels].tolist()],
             rows.own.tolist(),
             ids[rows.runner_up].tolist() if several else nothing,
             (rows.nearest - rows.own).tolist() if several else nothing,
@@ -343,7 +344,8 @@ class ReleasedModel:
         return table.add_column(1, "name", pa.array(names, pa.string()))
 
     @cached_property
-    def _names(self) -> Mapping[int, str]:
+    def names(self) -> dict[int, str]:
+        """What each cluster is called: the name that was given to it, else its first words."""
         columns = self._clusters["cluster"].to_pylist(), self._clusters["name"].to_pylist()
         return dict(zip(*columns, strict=True))
 
@@ -459,11 +461,7 @@ def as_table(table: pa.Table) -> Any:
     >>> as_table(pa.table({"cluster": [1]}))["cluster"].tolist()
     [1]
     """
-    try:
-        import pandas  # noqa: F401, ICN001 - to know whether it is there
-    except ImportError:
-        return table
-    return table.to_pandas()
+    return table.to_pandas() if find_spec("pandas") else table
 
 
 def as_texts(values: Any) -> list[str]:

@@ -179,7 +179,7 @@ class Texts:
                 values = read_record(source, line, known.max_bytes)
             except (SourceError, InvalidInputError, DamagedFile, ValueError, OSError):
                 return dict(document.columns)  # changed since it was read
-        left_out = {known.id, known.text, known.label, known.embedding}
+        left_out = {known.id, *known.texts, known.label, known.embedding}
         return {key: _as_text(value) for key, value in values.items() if key not in left_out}
 
     def _cache(self, documents: Mapping[str, Document]) -> None:

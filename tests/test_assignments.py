@@ -19,7 +19,7 @@ from hmrf_dask import Constraints, HMRFKMeans, KMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import assignments, former
-from hmrf_dask.jobs.assignments import write_assignments, write_clusters
+from hmrf_dask.jobs.assignments import Part, write_assignments, write_clusters
 from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.releases.lineage import first_lineage, trace
 from hmrf_dask.storage.sealed import DamagedFileError
@@ -200,7 +200,9 @@ def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> 
     plain = write_assignments(corpus, labels, model, str(tmp_path))
     before = read(tmp_path)
     names = ["b.parquet", "a.parquet"]
-    written = write_assignments(corpus, labels, called(model, ids), str(tmp_path), names=names)
+    written = write_assignments(
+        corpus, labels, called(model, ids), str(tmp_path), parts=list(map(Part, names))
+    )
     assert sorted(written.files) == ["assignments/a.parquet", "assignments/b.parquet"]
     after = read(tmp_path)
     assert after["cluster"] == [ids[one] for one in before["cluster"]]
@@ -209,7 +211,7 @@ def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> 
     assert written.sizes.tolist() == plain.sizes.tolist()
     for wrong in (["a"], ["a", "a"]):
         with pytest.raises(InvalidInputError, match="names must be one for each"):
-            write_assignments(corpus, labels, model, str(tmp_path), names=wrong)
+            write_assignments(corpus, labels, model, str(tmp_path), parts=list(map(Part, wrong)))
 
 
 def clusters_of(folder: Path) -> dict[str, list[Any]]:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.exchange import Exchange
+    from hmrf_dask.jobs.export import Exported
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
     from hmrf_dask.jobs.places import Report
+    from hmrf_dask.jobs.released import Classified
     from hmrf_dask.jobs.suggest import Suggestion
 
 MOST = 20  # clusters shown
@@ -422,11 +424,41 @@ def _progress(progress: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def _classified(classified: Classified) -> Iterator[str]:
+    """Say the cluster of a text, and the next one; of several texts a line each."""
+    if len(classified.texts) != 1:
+        for row in classified.texts:
+            doubt = "" if row["known"] else "  (no word of it is known)"
+            words = one_line(row["name"]), one_line(row["text"][:60])
+            yield "\t".join([str(row["cluster"]), *words]) + doubt
+        return
+    (row,) = classified.texts
+    called = f"cluster {row['cluster']}"
+    yield f"{_bold(called)}  {one_line(row['name'])}"
+    if not row["known"]:
+        yield "the release knows none of its words, so the cluster says nothing of it"
+    elif row["runner_up"] is not None:
+        yield (
+            f"distance {row['distortion']:.3f} (0 is nearest); next is cluster "
+            f"{row['runner_up']}, {row['margin']:.3f} farther"
+        )
+
+
+def _exported(exported: Exported) -> Iterator[str]:
+    yield (
+        f"{_bold(counted(exported.documents, 'document'))} of release {exported.release} in "
+        f"{exported.file}"
+    )
+    yield f"columns: {one_line(', '.join(exported.columns))}"
+
+
 _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Agreement": _agreement,
     "Asked": _asked,
+    "Classified": _classified,
     "DemoResult": _demo,
     "Exchange": _exchange,
+    "Exported": _exported,
     "Findings": _findings,
     "FitResult": _fit,
     "Prediction": _prediction,

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
@@ -18,6 +19,7 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
+from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
 from hmrf_dask.kernels.exact import BASE, LIMBS, exact_integer, exact_sum
 from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
@@ -98,7 +100,7 @@ class Assigned(Sized):
 
 
 @dataclass(frozen=True)
-class _Compared(Sized):
+class Compared(Sized):
     """Rows next to the clusters."""
 
     labels: LabelArray
@@ -109,10 +111,21 @@ class _Compared(Sized):
 
 @dataclass(frozen=True)
 class _Target:
-    """The folder that files go to, and what labels are called there."""
+    """The folder that files go to, what labels are called there, and the output it lies in."""
 
     url: str
     cluster_ids: tuple[int, ...]
+    place: Place | None = None
+
+
+class Part(NamedTuple):
+    """What a partition of a job's corpus is called.
+
+    `kept` is the file below the output with the columns that go through to its assignments.
+    """
+
+    name: str
+    kept: str | None = None
 
 
 def write_assignments(
@@ -122,14 +135,16 @@ def write_assignments(
     folder: str,
     *,
     constraints: Constraints | None = None,
-    names: Sequence[str] | None = None,
+    parts: Sequence[Part] | None = None,
+    place: Place | None = None,
 ) -> Assigned:
     """Write FOLDER/assignments, one file for each partition.
 
     Columns: doc_id; cluster; distortion, the document's distance to the centroid of its cluster;
     runner_up, the nearest other cluster (null where there is one cluster); margin, how much farther
     that one is (negative where pairs hold the document in a cluster that is not the nearest);
-    constrained, whether a given pair names it; violated, how many of those pairs are broken.
+    constrained, whether a given pair names it; violated, how many of those pairs are broken; then
+    the columns that a manifest keeps.
 
     Parameters
     ----------
@@ -143,8 +158,10 @@ def write_assignments(
         Local folder or URL that every worker can write.
     constraints : Constraints, optional
         The given pairs. Those of documents that the corpus has not count as kept.
-    names : sequence of str, optional
-        A file name for each partition; the same documents again go best under the same name.
+    parts : sequence of Part, optional
+        One for each partition; the same documents again go best under the same name.
+    place : Place, optional
+        The output that files of kept columns lie in.
     """
     predictor = model.predictor()
     n_features = predictor.centroids.shape[1]
@@ -153,11 +170,12 @@ def write_assignments(
             f"rows must have the {n_features} columns that the model was fitted on, got "
             f"{corpus.n_features}; make them with the same vocabulary"
         )
-    target = _Target(absolute_url(folder), tuple(model.cluster_ids_.tolist()))
-    paths = paths_of(corpus, names)
+    target = _Target(absolute_url(folder), tuple(model.cluster_ids_.tolist()), place)
+    paths = paths_of(corpus, None if parts is None else [part.name for part in parts])
+    kept = [None if parts is None else parts[number].kept for number in range(len(paths))]
     storage = open_storage(target.url, {}, durable=True)
     storage.make_root()
-    if names is None:  # else a run names them, in a folder that it made
+    if parts is None:  # else a run names them, in a folder that it made
         _refuse_foreign(storage)
     flow = DaskFlow()
     if labels is None:
@@ -165,15 +183,17 @@ def write_assignments(
     else:
         found = list(labels.to_delayed().ravel())
     broken, violations = _violations(flow, corpus, found, constraints)
-    compared = over_partitions(flow, _compared, predictor, corpus, found)
-    parts = [
+    compared = over_partitions(flow, compare, predictor, corpus, found)
+    files = [
         flow.lazy(
-            _write_part, block, part, target, path,
+            _write_part, block, rows, target, Part(path, columns),
             *(share_array(flow, one) for one in pairs),
         )
-        for block, part, path, pairs in zip(corpus.named, compared, paths, broken, strict=True)
+        for block, rows, path, columns, pairs in zip(
+            corpus.named, compared, paths, kept, broken, strict=True
+        )
     ]  # fmt: skip
-    written: Assigned = flow.compute([tree(flow, _joined, parts)])[0]
+    written: Assigned = flow.compute([tree(flow, _joined, files)])[0]
     # Files of a former fit in other partitions; its documents would come twice.
     former = filter(ASSIGNMENTS.fullmatch, storage.names(ASSIGNMENTS_FOLDER))
     storage.delete({f"{ASSIGNMENTS_FOLDER}/{name}" for name in former} - set(paths))
@@ -236,9 +256,9 @@ def key_of(name: str) -> str:
 
 def _write_part(
     block: RowBlock,
-    compared: _Compared,
+    compared: Compared,
     target: _Target,
-    path: str,
+    part: Part,
     rows: IntArray,
     violated: IntArray,
 ) -> Assigned:
@@ -261,13 +281,15 @@ def _write_part(
     if len(called) == 1:  # no other cluster
         columns["runner_up"] = pa.nulls(len(own), pa.int32())
         columns["margin"] = pa.nulls(len(own), pa.float64())
+    if part.kept is not None and target.place is not None:
+        columns |= _kept_of(block, part.kept, target.place)
     data = encode_parquet(pa.table(columns))
-    open_storage(target.url, {}, durable=True).write(path, data)
+    open_storage(target.url, {}, durable=True).write(part.name, data)
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], np.arange(1, len(called)))
     sums = [exact_sum(some) for some in np.split(own[order], bounds)]
     return Assigned(
-        {path: digest(data)},
+        {part.name: digest(data)},
         np.bincount(labels, minlength=len(called)).astype(np.int64),
         np.asarray(sums, np.int64).reshape(len(called), LIMBS),
         *_nearest(labels, own, block.ids),
@@ -275,7 +297,15 @@ def _write_part(
     )
 
 
-def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> _Compared:
+def _kept_of(block: RowBlock, name: str, place: Place) -> dict[str, pa.Array]:
+    """Return the columns that go through to assignments, of the documents of a block."""
+    table = read_hashed(place.storage, name, decode_parquet)
+    places = pc.index_in(pa.array(block.ids.tolist(), pa.string()), value_set=table["id"])
+    rows = table.drop_columns("id").take(places)
+    return {name: rows[name].combine_chunks() for name in rows.column_names}
+
+
+def compare(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> Compared:
     """Compare rows with their own cluster and the nearest other one.
 
     The distances are those of `transform`; ties go to the lowest cluster, as in `predict`.
@@ -293,7 +323,7 @@ def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelAr
         matrix[every, labels[some]] = np.inf
         runner_up[some] = matrix.argmin(axis=1)
         nearest[some] = matrix[every, runner_up[some]]
-    return _Compared(labels, own, runner_up, nearest)
+    return Compared(labels, own, runner_up, nearest)
 
 
 def _nearest(

@@ -51,7 +51,7 @@ class DocumentSource:
         parts: list[Any] = [file.path, file.size, file.etag]
         parts += [file.format, file.compression, file.encoding]
         parts += [] if file.span is None else [file.span]
-        parts += [file.dialect.model_dump(mode="json"), self.columns.model_dump(mode="json")]
+        parts += [file.dialect.model_dump(mode="json"), self.columns.described()]
         return digest(json.dumps(parts).encode())[:24]
 
     def read(self) -> Iterator[Batch]:

@@ -101,7 +101,7 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
     with run.watch.step("write assignments"):
         written = write_assignments(
             material.corpus, model.labels_, model, run.folder, constraints=answers.used,
-            names=material.names,
+            parts=material.parts, place=run.place,
         )  # fmt: skip
         vocabulary = material.rows.vocabulary
         words = None if vocabulary is None else partial(top_words, vocabulary=vocabulary)
@@ -210,18 +210,18 @@ def _predicted(
 ) -> tuple[Files, Overlap]:
     """Write the assignments of packs that keep none; return what they share with the last ones."""
     none, wanted = np.zeros(0, np.int64), [origin is None for origin in origins]
-    corpus, names = material.of_files(wanted)
+    corpus, parts = material.of_files(wanted)
     if corpus is None:
         return {}, Overlap(none, none, none, np.zeros(n_clusters, np.int64), 0)
     old, model = not_carried(run, material, origins), run.last_model
     with run.watch.step("write assignments"):
         labels = nearest_rows(model.predictor(), corpus) if old else None
-        written = write_assignments(corpus, labels, model, run.folder, names=names)
+        written = write_assignments(corpus, labels, model, run.folder, parts=parts, place=run.place)
     files = {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
     if not old:
         return files, Overlap(none, none, none, written.sizes, 0)
-    parts = zip(_in_changed_files(run, material), material.files, strict=True)
-    changed = [one for one, pack in parts if wanted[pack]]
+    packs = zip(_in_changed_files(run, material), material.files, strict=True)
+    changed = [one for one, pack in packs if wanted[pack]]
     return files, count_overlap(run.place, old, corpus, labels, n_clusters, changed=changed)
 
 

@@ -21,7 +21,7 @@ MEANINGS = {
     1: "a fault of the program: a traceback, which is worth a report",
     2: "usage: an option or an argument is wrong",
     65: "bad data: documents, answers or rows are not what they must be; a person has to look",
-    75: "try again: a store does not answer, another run holds the output, a cluster has no workers",
+    75: "try again: a store does not answer, another run holds the output, there are no workers",
     78: "bad configuration: a job file, a manifest, a path, rights, memory; a person has to look",
     129: "ended by SIGHUP",
     130: "ended by Ctrl-C",
@@ -73,7 +73,7 @@ def _default(name: str, schema: dict[str, Any], required: list[str]) -> str:
     default = schema.get("default")
     if name in required:
         return "required"
-    if default is None or isinstance(default, dict | list) and not default:
+    if default is None or (isinstance(default, dict | list) and not default):
         return ""
     if isinstance(default, dict):
         return ""
@@ -149,10 +149,9 @@ def commands_page() -> str:
 
 def exit_codes_page() -> str:
     """Return the exit codes, and the errors of Python that belong to them."""
-    kinds = [
-        one for one in vars(errors).values()
-        if inspect.isclass(one) and issubclass(one, errors.HmrfError) and one is not errors.HmrfError
-    ]  # fmt: skip
+    classes = filter(inspect.isclass, vars(errors).values())
+    kinds = [one for one in classes if issubclass(one, errors.HmrfError)]
+    kinds.remove(errors.HmrfError)
     rows = ["| code | meaning | in Python |", "| --- | --- | --- |"]
     for code, meaning in MEANINGS.items():
         names = ", ".join(f"`{one.__name__}`" for one in kinds if one.exit_code == code)

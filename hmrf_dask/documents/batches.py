@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from itertools import compress, zip_longest
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ from hmrf_dask.storage.remote import explained
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 16 * 2**20
-_NOTHING = None, ""  # what a text file has of a column that is kept
 _READERS: dict[str, Reader] = {
     "jsonl": read_jsonl,
     "csv": read_csv,
@@ -261,8 +260,8 @@ class _Builder:
         for name in self._optional:
             value = time if name == "time" else label
             batch.extra[name].append(None if value is None else str(value))
-        for name, (shown_value, _) in zip_longest(self._columns.keep, kept, fillvalue=_NOTHING):
-            batch.kept[name].append(shown_value)
+        for number, column in enumerate(batch.kept.values()):
+            column.append(kept[number][0] if kept else None)
         if self._columns.embedding is not None:
             self._embeddings.append(embedding)
 

@@ -202,7 +202,7 @@ def _numbers(cell: str) -> list[float] | str:
         return cell
 
 
-def _delimiter_of(data: bytes) -> str:
+def delimiter_of(data: bytes) -> str:
     """Return what separates the cells of a CSV file: the commonest in its first line."""
     header = data[:_HEADER_BYTES].replace(b"\r", b"\n").partition(b"\n")[0].decode("latin-1")
     return max(_DELIMITERS, key=header.count)
@@ -278,7 +278,7 @@ def read_table(data: bytes, address: str, most: int | None = None) -> TableFile:
     if ending == ".jsonl":
         return TableFile("line", None, _named(_jsonl_rows(file), address))
     with _located(address):
-        table = CsvTable(file, Dialect(delimiter=_delimiter_of(data)), LONGEST)
+        table = CsvTable(file, Dialect(delimiter=delimiter_of(data)), LONGEST)
         if not is_text("".join(table.names)):
             raise DamagedFile(1, _not_text("utf-8"))
     return TableFile("line", tuple(table.names), _named(_csv_rows(table), address))

@@ -20,17 +20,16 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import (
     NAME_PATTERN,
     Words,
-    parse_yaml,
+    read_yaml,
     refuse_other_kind,
     refusing,
     validated,
 )
 from hmrf_dask.errors import ConfigurationError
-from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
+from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, within
 from hmrf_dask.redaction import shortened, without_secrets
 from hmrf_dask.storage.addresses import (
     is_local,
@@ -358,8 +357,7 @@ def load_manifest(
     The `storage_options` say how the store of the manifest itself is reached.
     """
     address = plain_url(url, "a manifest")
-    data = read_whole(address, storage_options or {}, YAML_BYTES)
-    content = parse_yaml(data, address)
+    content = read_yaml(address, "manifest", storage_options)
     refuse_other_kind(content, address, "manifest")
     return validated(Manifest, content, address)
 

@@ -141,8 +141,13 @@ def commands_page() -> str:
         "they end: [exit codes](exit-codes.md).\n"
     )
     for name, command in _commands(hmrf):
-        context = click.Context(command, info_name=name, max_content_width=100)
-        context.terminal_width = 100
+        words = name.split()
+        context = click.Context(hmrf, info_name=words[0], **hmrf.context_settings)
+        for word in words[1:]:
+            group = context.command
+            assert isinstance(group, click.Group)
+            context = click.Context(group.commands[word], context, word, terminal_width=100)
+        command = context.command
         text += f"\n## {name}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
     return text
 

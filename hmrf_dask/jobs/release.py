@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,6 +58,7 @@ from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_reco
 from hmrf_dask.jobs.questions import write_questions
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
+from hmrf_dask.jobs.words import words_of_partitions
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.measures.scores import normalized_mutual_info
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
@@ -68,7 +68,6 @@ from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
 from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
-from hmrf_dask.text.tfidf import top_words
 
 
 @dataclass(frozen=True)
@@ -99,13 +98,14 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
     ids = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
     model.cluster_ids_ = np.asarray(ids, np.int32)  # whoever asks it, now or later, gets these
     with run.watch.step("write assignments"):
+        corpus, vocabulary = material.corpus, material.rows.vocabulary
+        words = words_of_partitions(DaskFlow(), material.rows, corpus.named, run.place)
         written = write_assignments(
-            material.corpus, model.labels_, model, run.folder, constraints=answers.used,
-            names=material.names,
+            corpus, model.labels_, model, run.folder, constraints=answers.used,
+            names=material.names, words=words,
         )  # fmt: skip
-        vocabulary = material.rows.vocabulary
-        words = None if vocabulary is None else partial(top_words, vocabulary=vocabulary)
-        tables = write_clusters(written, model, run.folder, words=words)
+        terms = None if vocabulary is None else vocabulary.terms
+        tables = write_clusters(written, model, run.folder, terms=terms)
         remove_own(run.place.storage, f"{run.name}/{MODEL}")  # of an attempt, or damaged since
         model.save(f"{run.folder}/{MODEL}")
     if lineage is None:

@@ -19,7 +19,7 @@ from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.tasks.first_centroids import completed
 from hmrf_dask.tasks.folds import Agreement, agreement, nodes_of_fold, without_answers
 from hmrf_dask.tasks.model import Settings, State
-from hmrf_dask.tasks.start_sample import StartSample, start_centroids
+from hmrf_dask.tasks.start_sample import LAST, StartSample, start_centroids
 from hmrf_dask.types import FloatArray, LabelArray
 
 UNCONSTRAINED, COMPLETED = "unconstrained", "completed"
@@ -54,6 +54,11 @@ class Turn(NamedTuple):
 def ignores_pairs(name: str) -> bool:
     """Return whether a candidate is first run as if there were no pairs."""
     return name.startswith(UNCONSTRAINED)
+
+
+def begins_without_answers(name: str) -> bool:
+    """Return whether answers, at least those since the fit before, make no centroids of a start."""
+    return name.startswith((UNCONSTRAINED, LAST))
 
 
 def ends_whole(settings: Settings, n_rows: int) -> bool:
@@ -160,8 +165,12 @@ def _first_of(sample: StartSample, run: CheckpointStore, turn: Turn) -> FloatArr
 
 
 def _completed(sample: StartSample, number: str) -> FloatArray:
-    """Return the groups, completed by clusters that some iterations without any answer find."""
-    centroids = start_centroids(sample, f"{UNCONSTRAINED} {number}")
+    """Return the groups, completed by clusters that some iterations without any answer find.
+
+    They begin with the centroids of the fit before, where there are any.
+    """
+    begun = UNCONSTRAINED if sample.last is None else LAST
+    centroids = start_centroids(sample, f"{begun} {number}")
     if sample.graph is None:
         return centroids
     engine = engine_over(sample, constrained=False)

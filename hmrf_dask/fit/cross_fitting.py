@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hmrf_dask.fit.candidates import COMPLETED, FEW_ITERATIONS, Heat, Turn, ignores_pairs
+from hmrf_dask.fit.candidates import (
+    COMPLETED,
+    FEW_ITERATIONS,
+    Heat,
+    Turn,
+    begins_without_answers,
+)
 from hmrf_dask.fit.journal import Candidate
 from hmrf_dask.tasks.folds import FOLDS, Agreement
 
@@ -21,7 +27,7 @@ FROM_ANSWERS = ("farthest-first", "agglomerated", "agglomerated-singles", COMPLE
 class Match(NamedTuple):
     """The two candidates that are cross-fitted."""
 
-    lowest: Candidate  # the one of the lowest J, which ignored the answers
+    lowest: Candidate  # the one of the lowest J, which ignored the answers, or knew the old ones
     challenger: Candidate  # made of the answers
 
     def turns(self, heat: Heat, alone: Candidate | None) -> list[Turn]:
@@ -49,12 +55,14 @@ def _total(counts: Sequence[Agreement]) -> Agreement:
 
 
 def match_of(lowest: Candidate, pool: Sequence[Candidate]) -> Match | None:
-    """Return who meets the candidate of the lowest J, None if that was made of answers itself.
+    """Return who meets the candidate of the lowest J, None if that was made of all answers itself.
 
-    It is the lowest J of those in the `pool` that were made of answers; ties go to the first.
+    The fit before knew the answers of its time, withheld or not: that speaks for its centroids.
+
+    Who meets it is the lowest J of those in the `pool` made of answers; ties go to the first.
     """
     made = [candidate for candidate in pool if candidate.name.split()[0] in FROM_ANSWERS]
-    if not made or not ignores_pairs(lowest.name):
+    if not made or not begins_without_answers(lowest.name):
         return None
     return Match(lowest, min(made, key=lambda candidate: candidate.energy.total))
 

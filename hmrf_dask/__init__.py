@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         load,
     )
     from hmrf_dask.estimators.lsa import LSA
+    from hmrf_dask.jobs.released import ReleasedModel, load_release
 
 __all__ = [
     "LSA",
@@ -31,13 +32,16 @@ __all__ = [
     "MPCKMeans",
     "OwnDistortion",
     "PCKMeans",
+    "ReleasedModel",
     "SeededKMeans",
     "load",
+    "load_release",
 ]
 
 _HOMES = {
     "Constraints": "constraints", "Corpus": "corpus.partitioned", "LSA": "estimators.lsa",
-    "OwnDistortion": "distortions",
+    "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
+    "load_release": "jobs.released",
 }  # fmt: skip
 
 

@@ -98,11 +98,10 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
     ids = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
     model.cluster_ids_ = np.asarray(ids, np.int32)  # whoever asks it, now or later, gets these
     with run.watch.step("write assignments"):
-        corpus, vocabulary = material.corpus, material.rows.vocabulary
-        words = words_of_partitions(DaskFlow(), material.rows, corpus.named, run.place)
+        vocabulary = material.rows.vocabulary
         written = write_assignments(
-            corpus, model.labels_, model, run.folder, constraints=answers.used,
-            names=material.names, words=words,
+            material.corpus, model.labels_, model, run.folder, constraints=answers.used,
+            parts=_with_words(run, material), place=run.place,
         )  # fmt: skip
         terms = None if vocabulary is None else vocabulary.terms
         tables = write_clusters(written, model, run.folder, terms=terms)
@@ -135,6 +134,15 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         start=fitted.start, fit=fit, n_suspect=len(model.suspect_answers_),
         n_questions=n_questions, chosen=fitted.chosen,
     )  # fmt: skip
+
+
+def _with_words(run: JobRun, material: Material) -> list[assignments.Part]:
+    """Return the parts of a corpus with the words of their documents, where words are counted."""
+    parts, named = material.parts, material.corpus.named
+    words = words_of_partitions(DaskFlow(), material.rows, named, run.place)
+    if words is None:
+        return parts
+    return [part._replace(words=counted) for part, counted in zip(parts, words, strict=True)]
 
 
 def _traced(
@@ -210,18 +218,18 @@ def _predicted(
 ) -> tuple[Files, Overlap]:
     """Write the assignments of packs that keep none; return what they share with the last ones."""
     none, wanted = np.zeros(0, np.int64), [origin is None for origin in origins]
-    corpus, names = material.of_files(wanted)
+    corpus, parts = material.of_files(wanted)
     if corpus is None:
         return {}, Overlap(none, none, none, np.zeros(n_clusters, np.int64), 0)
     old, model = not_carried(run, material, origins), run.last_model
     with run.watch.step("write assignments"):
         labels = nearest_rows(model.predictor(), corpus) if old else None
-        written = write_assignments(corpus, labels, model, run.folder, names=names)
+        written = write_assignments(corpus, labels, model, run.folder, parts=parts, place=run.place)
     files = {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
     if not old:
         return files, Overlap(none, none, none, written.sizes, 0)
-    parts = zip(_in_changed_files(run, material), material.files, strict=True)
-    changed = [one for one, pack in parts if wanted[pack]]
+    packs = zip(_in_changed_files(run, material), material.files, strict=True)
+    changed = [one for one, pack in packs if wanted[pack]]
     return files, count_overlap(run.place, old, corpus, labels, n_clusters, changed=changed)
 
 

@@ -34,6 +34,7 @@ from hmrf_dask.jobs.answers import (
     split_answers,
     unnamed_annotators,
 )
+from hmrf_dask.jobs.assignments import Part
 from hmrf_dask.jobs.former import find_in, look_up
 from hmrf_dask.jobs.inputs import DocumentSource, Inputs
 from hmrf_dask.jobs.job_file import Method, Text
@@ -304,14 +305,19 @@ class Material:
     files: list[int]  # which pack each partition comes from
     repeated: list[Reject]  # documents left out, whose id another file has
 
-    def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[str]]:
-        """Return the partitions of some packs, and their names; None where there are none."""
+    @property
+    def parts(self) -> list[Part]:
+        """What the partitions are called, and where the columns are that are kept."""
+        return list(map(Part, self.names, self.rows.kept()))
+
+    def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[Part]]:
+        """Return the partitions of some packs, and their parts; None where there are none."""
         chosen = [part for part, file in enumerate(self.files) if wanted[file]]
-        names = [self.names[part] for part in chosen]
-        sources = [self.corpus.sources[part] for part in chosen]
+        parts, sources = self.parts, [self.corpus.sources[part] for part in chosen]
+        named = [parts[part] for part in chosen]
         if not sources:
-            return None, names
-        return corpus_of_files(sources, self.corpus.n_features), names
+            return None, named
+        return corpus_of_files(sources, self.corpus.n_features), named
 
 
 def check_parent(run: JobRun) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -69,11 +69,34 @@ class Document:
     changed: bool = False
 
 
-class _Home(NamedTuple):
+class Home(NamedTuple):
     """Where the last release has a document."""
 
     key: str  # of the counts of its files
     cluster: int
+
+
+def homes_of(output: str, release: Release, wanted: Sequence[str]) -> dict[str, Home]:
+    """Return where a release has documents, by their ids; nothing of those that it has not."""
+    values, homes = pa.array(wanted, pa.string()), dict[str, Home]()
+    files = assignments_of(release.files).items()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for found in pool.map(_in_assignments, repeat(output), files, repeat(values)):
+            homes |= found
+    return homes
+
+
+def _in_assignments(output: str, file: tuple[str, str], wanted: pa.Array) -> dict[str, Home]:
+    name, sha256 = file
+    with explained_to_readers():
+        data = read_file(open_output(output), name, sha256)
+    table = decode_parquet(data, ["doc_id", "cluster"])
+    ids = table["doc_id"].cast(pa.string())
+    there = pc.is_in(ids, value_set=wanted)
+    found = zip(
+        ids.filter(there).to_pylist(), table["cluster"].filter(there).to_pylist(), strict=True
+    )
+    return {one: Home(key_of(name), cluster) for one, cluster in found}
 
 
 class Texts:
@@ -104,7 +127,7 @@ class Texts:
                 "version that did not; name the job by --job JOB, or run it again"
             )
         self._lock = threading.Lock()
-        self._homes: dict[str, _Home] = {}
+        self._homes: dict[str, Home] = {}
         self._lines: dict[str, tuple[Source, int]] = {}
         self._cached: OrderedDict[str, Document] = OrderedDict()
         self._n_cached = 0  # characters
@@ -156,7 +179,7 @@ class Texts:
                 values = read_record(source, line, known.max_bytes)
             except (SourceError, InvalidInputError, DamagedFile, ValueError, OSError):
                 return dict(document.columns)  # changed since it was read
-        left_out = {known.id, known.text, known.label, known.embedding}
+        left_out = {known.id, *known.texts, known.label, known.embedding}
         return {key: _as_text(value) for key, value in values.items() if key not in left_out}
 
     def _cache(self, documents: Mapping[str, Document]) -> None:
@@ -255,27 +278,11 @@ class Texts:
         value = times[place] if times else None
         return {} if value is None or column is None else {column: value}
 
-    def _homes_of(self, wanted: list[str]) -> dict[str, _Home]:
+    def _homes_of(self, wanted: list[str]) -> dict[str, Home]:
         """Return where the last release has documents; it is asked about each once."""
         if new := [one for one in wanted if one not in self._homes]:
-            values = pa.array(new, pa.string())
-            files = assignments_of(self.release.files).items()
-            with ThreadPoolExecutor(_THREADS) as pool:
-                for homes in pool.map(self._in_assignments, files, repeat(values)):
-                    self._homes |= homes
+            self._homes |= homes_of(self.output, self.release, new)
         return {one: self._homes[one] for one in wanted if one in self._homes}
-
-    def _in_assignments(self, file: tuple[str, str], wanted: pa.Array) -> dict[str, _Home]:
-        name, sha256 = file
-        with explained_to_readers():
-            data = read_file(open_output(self.output), name, sha256)
-        table = decode_parquet(data, ["doc_id", "cluster"])
-        ids = table["doc_id"].cast(pa.string())
-        there = pc.is_in(ids, value_set=wanted)
-        found = zip(
-            ids.filter(there).to_pylist(), table["cluster"].filter(there).to_pylist(), strict=True
-        )
-        return {one: _Home(key_of(name), cluster) for one, cluster in found}
 
     @cached_property
     def _entries(self) -> dict[str, FileEntry]:

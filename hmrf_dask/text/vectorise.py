@@ -22,9 +22,10 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.flow.dataflow import FAN, Dataflow, task_memory, tree
 from hmrf_dask.kernels.sketches import Basis
+from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.encoding import BlockFile
 from hmrf_dask.rows.files import BlockSource, write_block
-from hmrf_dask.text.counts import TextSettings, count_texts, stray_stop_words
+from hmrf_dask.text.counts import Counted, TextSettings, count_texts, stray_stop_words
 from hmrf_dask.text.files import (
     ROWS,
     CountedBatch,
@@ -254,11 +255,34 @@ def _rows_of_batch(
 ) -> tuple[BlockFile, Coverage]:
     """Write the rows of a batch."""
     counted, ids = read_counted(place.storage, batch)
+    block, coverage = _weighed(counted, vocabulary, ids)
+    return write_block(block, f"{place.storage.url}/{folder}", number, place.options), coverage
+
+
+def _weighed(
+    counted: Counted, vocabulary: Vocabulary, ids: Sequence[str]
+) -> tuple[RowBlock, Coverage]:
+    """Return the rows of counted texts: of components where the vocabulary has any."""
     block, coverage = to_rows(counted, vocabulary, ids)
     if len(vocabulary.components):
         basis = Basis(np.ascontiguousarray(vocabulary.components.T))
         block = project_block(block, basis, normalised=True)
-    return write_block(block, f"{place.storage.url}/{folder}", number, place.options), coverage
+    return block, coverage
+
+
+def rows_of_texts(texts: Sequence[str], vocabulary: Vocabulary) -> RowBlock:
+    """Return the rows of a few texts in memory, the same bits as in files.
+
+    Examples
+    --------
+    >>> settings = TextSettings()
+    >>> counted = count_texts(["garden tree"], settings)
+    >>> vocabulary = make_vocabulary(Frequencies.of(counted, settings), settings)
+    >>> rows_of_texts(["tree", "sea"], vocabulary).to_dense().tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+    ids = [str(number) for number in range(len(texts))]
+    return _weighed(count_texts(texts, vocabulary.settings), vocabulary, ids)[0]
 
 
 def _end_rows(

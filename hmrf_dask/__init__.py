@@ -19,9 +19,11 @@ if TYPE_CHECKING:
         load,
     )
     from hmrf_dask.estimators.lsa import LSA
+    from hmrf_dask.rows.blocks import Blocks
 
 __all__ = [
     "LSA",
+    "Blocks",
     "COPKMeans",
     "ConstrainedKMeans",
     "Constraints",
@@ -36,8 +38,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Constraints": "constraints", "Corpus": "corpus.partitioned", "LSA": "estimators.lsa",
-    "OwnDistortion": "distortions",
+    "Blocks": "rows.blocks", "Constraints": "constraints", "Corpus": "corpus.partitioned",
+    "LSA": "estimators.lsa", "OwnDistortion": "distortions",
 }  # fmt: skip
 
 

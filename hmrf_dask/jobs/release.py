@@ -29,6 +29,7 @@ from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
     CAME,
     CHOICE,
+    DENSE,
     INPUTS,
     JOB,
     MADE_OF,
@@ -289,6 +290,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
+        **({} if rows.vectors is None else {DENSE: asdict(rows.vectors.dense)}),
         NEXT_ID: results.lineage.next_id,
         **({} if chosen is None else {CHOICE: asdict(chosen)}),
     }
@@ -335,7 +337,6 @@ def _report(
     rows, lineage = material.rows, results.lineage
     n_quarantined = sum(record.n_rejects for record in rows.records) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
-    vocabulary = rows.vocabulary
     return Report(
         status="done",
         run=run.run_id,
@@ -355,14 +356,7 @@ def _report(
             "vectorised": _n_vectorised(run, rows),
             "quarantined": n_quarantined,
         },
-        vocabulary={}
-        if vocabulary is None
-        else {
-            "terms": vocabulary.n_terms,
-            "refit": rows.refit,
-            "unknown_share": rows.coverage.unknown_share,
-            "unknown_share_then": vocabulary.unknown_share,
-        },
+        vocabulary=_words(run, rows),
         answers={
             "pairs": {
                 kind: 0 if answers.used is None else len(getattr(answers.used, f"{kind}_link"))
@@ -385,6 +379,40 @@ def _report(
             run, results, listed=bool(n_quarantined or answers.rejects or answers.waiting)
         ),
     )
+
+
+def _words(run: JobRun, rows: JobRows) -> dict[str, Any]:
+    """Return what is reported of words and vectors; nothing where rows are ready embeddings."""
+    vocabulary = rows.vocabulary
+    if vocabulary is None:
+        return {}
+    return {
+        "terms": vocabulary.n_terms,
+        "refit": rows.refit,
+        "unknown_share": rows.coverage.unknown_share,
+        "unknown_share_then": vocabulary.unknown_share,
+        **_embeddings(run, rows),
+    }
+
+
+def _embeddings(run: JobRun, rows: JobRows) -> dict[str, Any]:
+    """Return what is reported of vectors; nothing where rows are words alone."""
+    if rows.vectors is None:
+        return {}
+    dense = {} if run.previous is None else run.previous.ledger.get(DENSE) or {}
+    same = dense.get("identity") == rows.vectors.dense.identity
+    last = {one.pack for entry in run.last_files.values() for one in entry.keys if same}
+    packs = zip(rows.records, rows.vectors.n_new, strict=False)
+    return {
+        "embeddings": {
+            "model": rows.vectors.dense.identity,
+            "width": rows.vectors.dense.width,
+            "share": rows.vectors.dense.share,
+            "embedded": sum(n_new for record, n_new in packs if record.key not in last),
+            "without_token": rows.vectors.n_zero,
+            "of_one_kind": sum(one.n_partial for one in rows.rows),
+        }
+    }
 
 
 def _n_vectorised(run: JobRun, rows: JobRows) -> int:

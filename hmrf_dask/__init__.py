@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     )
     from hmrf_dask.estimators.lsa import LSA
     from hmrf_dask.jobs.released import ReleasedModel, load_release
+    from hmrf_dask.rows.blocks import Blocks
 
 __all__ = [
     "LSA",
+    "Blocks",
     "COPKMeans",
     "ConstrainedKMeans",
     "Constraints",
@@ -39,8 +41,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Constraints": "constraints", "Corpus": "corpus.partitioned", "LSA": "estimators.lsa",
-    "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
+    "Blocks": "rows.blocks", "Constraints": "constraints", "Corpus": "corpus.partitioned",
+    "LSA": "estimators.lsa", "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
     "load_release": "jobs.released",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""From a file or folder of texts to a job and questions; and a job run again for the answers since."""
+"""From a file or folder of texts to a job and questions; a job run again for answers since."""
 
 from __future__ import annotations
 

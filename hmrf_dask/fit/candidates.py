@@ -20,7 +20,7 @@ from hmrf_dask.kernels.distances import LINKED
 from hmrf_dask.tasks.answers import FOLDS, Agreement, agreement, nodes_of_fold, without_answers
 from hmrf_dask.tasks.first_centroids import completed
 from hmrf_dask.tasks.model import Settings, State
-from hmrf_dask.tasks.start_sample import StartSample, start_centroids
+from hmrf_dask.tasks.start_sample import LAST, StartSample, start_centroids
 from hmrf_dask.types import FloatArray, LabelArray
 
 UNCONSTRAINED, COMPLETED = "unconstrained", "completed"
@@ -55,6 +55,11 @@ class Turn(NamedTuple):
 def ignores_pairs(name: str) -> bool:
     """Return whether a candidate is first run as if there were no pairs."""
     return name.startswith(UNCONSTRAINED)
+
+
+def begins_without_answers(name: str) -> bool:
+    """Return whether answers, at least those since the fit before, make no centroids of a start."""
+    return name.startswith((UNCONSTRAINED, LAST))
 
 
 def ends_whole(settings: Settings, n_rows: int) -> bool:
@@ -161,8 +166,12 @@ def _first_of(sample: StartSample, run: CheckpointStore, turn: Turn) -> FloatArr
 
 
 def _completed(sample: StartSample, number: str) -> FloatArray:
-    """Return the groups, completed by clusters that some iterations without any answer find."""
-    centroids = start_centroids(sample, f"{UNCONSTRAINED} {number}")
+    """Return the groups, completed by clusters that some iterations without any answer find.
+
+    They begin with the centroids of the fit before, where there are any.
+    """
+    begun = UNCONSTRAINED if sample.last is None else LAST
+    centroids = start_centroids(sample, f"{begun} {number}")
     if sample.graph is None:
         return centroids
     engine = engine_over(sample, constrained=False)
@@ -240,7 +249,7 @@ FROM_ANSWERS = ("farthest-first", "agglomerated", "agglomerated-singles", COMPLE
 class Match(NamedTuple):
     """The two candidates that are cross-fitted."""
 
-    lowest: Candidate  # the one of the lowest J, which ignored the answers
+    lowest: Candidate  # the one of the lowest J, which ignored the answers, or knew the old ones
     challenger: Candidate  # made of the answers
 
     def turns(self, heat: Heat, alone: Candidate | None) -> list[Turn]:
@@ -268,12 +277,14 @@ def _total(counts: Sequence[Agreement]) -> Agreement:
 
 
 def match_of(lowest: Candidate, pool: Sequence[Candidate]) -> Match | None:
-    """Return who meets the candidate of the lowest J, None if that was made of answers itself.
+    """Return who meets the candidate of the lowest J, None if that was made of all answers itself.
 
-    It is the lowest J of those in the `pool` that were made of answers; ties go to the first.
+    The fit before knew the answers of its time, withheld or not: that speaks for its centroids.
+
+    Who meets it is the lowest J of those in the `pool` made of answers; ties go to the first.
     """
     made = [candidate for candidate in pool if candidate.name.split()[0] in FROM_ANSWERS]
-    if not made or not ignores_pairs(lowest.name):
+    if not made or not begins_without_answers(lowest.name):
         return None
     return Match(lowest, min(made, key=lambda candidate: candidate.energy.total))
 

@@ -70,6 +70,7 @@ class FitInput:
     distortion: Distortion
     centroids: FloatArray | None = None  # first ones, (K, d)
     seeds: Seeds | None = None  # rows of known class: with must-link groups the first centroids
+    last: FloatArray | None = None  # those that the fit before ended with: a start of the pool
 
 
 def fit_corpus(
@@ -217,7 +218,9 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
     journal = Journal(run, progress)
     commit = journal.open(problem)
     if commit is None or commit.record["phase"] == "start":
-        begin = partial(initialise, engine, journal, partial(sample, linked), centroids)
+        begin = partial(
+            initialise, engine, journal, partial(sample, linked, asked.last), centroids, asked.last
+        )
     else:
         begin = partial(resume, engine, commit)
     fit = Fit(engine, journal, settings.max_iter, work.refining)
@@ -265,6 +268,7 @@ def _configuration(work: _Surveyed) -> dict[str, Any]:
         "answers": odds.encoded() if odds is not None else None,
         "seeds": seeds.fingerprint if seeds is not None else None,
         "init": None if centroids is None else sha256(centroids.tobytes()).hexdigest(),
+        **({} if asked.last is None else {"last": sha256(asked.last.tobytes()).hexdigest()}),
         "kernels": kernel_path(),
         "hmrf_dask": version("hmrf-dask"),
     }

@@ -190,7 +190,8 @@ def _found(path: str, place: str, wanted: Wanted) -> tuple[_Documents, str]:
             "a file of its own"
         )
     texts = [_beginning(file) for file in files[kind][:_SAMPLED]]
-    return _Documents(path, kind, files[kind], {}, None, texts, len(files[kind])), left_out
+    n_files = len(files[kind])
+    return _Documents(path, kind, files[kind], {}, None, texts=texts, n_documents=n_files), left_out
 
 
 def _kind_of(path: str) -> str | None:
@@ -236,7 +237,7 @@ def _of_rows(path: str, kind: str, files: Sequence[str], wanted: Wanted) -> _Doc
     columns = _columns(files[0], records, wanted)
     texts = [text for name in columns["text"] for text in records.values(name)]
     n_documents = len(records.rows) if records.complete and len(files) == 1 else None
-    return _Documents(path, kind, files, columns, records, texts, n_documents)
+    return _Documents(path, kind, files, columns, records, texts=texts, n_documents=n_documents)
 
 
 def _columns(file: str, records: FirstRecords, wanted: Wanted) -> dict[str, Any]:
@@ -346,7 +347,7 @@ def _job(documents: _Documents, wanted: Wanted) -> str:
 def _text_lines(documents: _Documents) -> Iterator[str]:
     """Yield how texts become rows: words of one document, or of most, tell nothing apart."""
     english = is_english(documents.texts)
-    settings = {"stop_words": "english"} if english else {}
+    settings: dict[str, Any] = {"stop_words": "english"} if english else {}
     if documents.n_documents is None or documents.n_documents >= FEW:
         settings |= {"min_df": 2, "max_df": 0.5}
     if settings:

@@ -12,6 +12,7 @@ version = release = version_of("hmrf-dask")
 copyright = "The authors of hmrf_dask, BSD-3-Clause"  # noqa: A001 - Sphinx calls it so
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
+smartquotes = False  # "auto" is typed as it is
 exclude_patterns = ["built", "data"]
 nitpicky = False  # types of docstrings are words, not names of classes
 

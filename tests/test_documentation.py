@@ -50,6 +50,14 @@ def test_every_setting_is_on_the_page_of_settings() -> None:
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == names
 
 
+def test_every_alert_is_on_the_page_of_the_report() -> None:
+    source = (ROOT / "hmrf_dask/report/alerts.py").read_text()
+    kinds = re.findall(r'Alert\(\s*"([a-z ]+)", "', source)
+    page = (ROOT / "docs/report.md").read_text()
+    assert len(kinds) > 10
+    assert [kind for kind in kinds if f"| {kind} |" not in page] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_blocks_say_what_they_are(page: Path) -> None:
     languages = {block.language for block in blocks(page)}

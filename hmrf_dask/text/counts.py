@@ -48,7 +48,11 @@ class TextSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["words", "characters", "hashing", "embeddings"] = "words"
+    kind: Literal["words", "characters", "hashing", "embeddings"] = Field(
+        default="words",
+        description="What rows are made of: words, letters within words, words hashed into "
+        "n_features columns, or numbers of a model.",
+    )
     lowercase: StrictBool = Field(default=True, description="Whether letters are made small first.")
     strip_accents: Literal["ascii", "unicode"] | None = Field(
         default=None, description="Whether accents are taken off, as in scikit-learn."

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         load,
     )
     from hmrf_dask.estimators.lsa import LSA
+    from hmrf_dask.jobs.in_memory import group
     from hmrf_dask.jobs.released import ReleasedModel, load_release
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "PCKMeans",
     "ReleasedModel",
     "SeededKMeans",
+    "group",
     "load",
     "load_release",
 ]
@@ -41,7 +43,7 @@ __all__ = [
 _HOMES = {
     "Constraints": "constraints", "Corpus": "corpus.partitioned", "LSA": "estimators.lsa",
     "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
-    "load_release": "jobs.released",
+    "group": "jobs.in_memory", "load_release": "jobs.released",
 }  # fmt: skip
 
 

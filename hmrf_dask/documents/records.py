@@ -201,7 +201,8 @@ def record_of(columns: Columns, line: int, values: Sequence[Any], raw: bytes | N
     id_, time, label, embedding = values[:4]
     n_texts = len(columns.texts)
     text = values[4] if n_texts == 1 else _joined(values[4 : 4 + n_texts])
-    return Record(line, id_, text, time, label, embedding, raw, tuple(values[4 + n_texts :]))
+    kept = tuple(values[4 + n_texts :])
+    return Record(line, id_, text, time, label, embedding=embedding, raw=raw, kept=kept)
 
 
 def _joined(texts: Sequence[Any]) -> Any:

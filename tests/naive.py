@@ -578,3 +578,30 @@ def normalized_mutual_information(first: Any, second: Any) -> float:
     if alone == 0.0:
         return 1.0
     return 2.0 * (alone - entropy(zip(left, right, strict=True))) / alone
+
+
+# ---- what clusters are about
+
+
+def telling_words(counts: Sequence[Sequence[int]], words: Sequence[str], n: int) -> list[list[str]]:
+    """Return the n words of each cluster with the highest p log(1 + A/f) log(1 + p/q)."""
+    used = [sum(row) for row in counts if sum(row)]
+    mean = sum(used) / max(1, len(used))
+    found = []
+    for row in counts:
+        scores = []
+        for m, inside in enumerate(row):
+            if inside:
+                f = sum(other[m] for other in counts)
+                p = inside / sum(row)
+                q = (f - inside + 1) / (sum(used) - sum(row) + 1)
+                scores.append((-p * math.log(1 + mean / f) * math.log(1 + p / q), m))
+        found.append([words[m] for _, m in sorted(scores)[:n]])
+    return found
+
+
+def usual(lengths: Sequence[int]) -> tuple[int, int]:
+    """Return the lengths at the first and the third quartile."""
+    ordered = sorted(lengths)
+    n = len(ordered)
+    return ordered[math.ceil(n / 4) - 1], ordered[math.ceil(3 * n / 4) - 1]

@@ -359,7 +359,7 @@ def _answers(answers: dict[str, Any]) -> Iterator[str]:
 def _clusters(url: str) -> Iterator[str]:
     """Return the largest clusters, each with its size and its top words."""
     from hmrf_dask.documents.streams import read_whole
-    from hmrf_dask.storage.parquet import decode_parquet
+    from hmrf_dask.storage.whole_files import decode_parquet
 
     try:
         clusters = decode_parquet(read_whole(url, {})).to_pylist()

@@ -329,7 +329,7 @@ def _read_parquet(data: bytes, address: str, most: int | None) -> TableFile:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from hmrf_dask.storage.parquet import read_plain_table  # it imports these too
+    from hmrf_dask.storage.whole_files import read_plain_table  # it imports these too
 
     try:
         n_rows = pq.read_metadata(pa.BufferReader(data)).num_rows

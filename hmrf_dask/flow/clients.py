@@ -163,8 +163,8 @@ def on_threads(number: int | None = None) -> Iterator[None]:
     """
     import dask
 
-    known = {} if number is None else {"num_workers": number}
-    with dask.config.set(scheduler="threads", **known):
+    workers = dask.config.get("num_workers", None) if number is None else number
+    with dask.config.set(scheduler="threads", num_workers=workers):
         yield
 
 

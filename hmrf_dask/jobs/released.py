@@ -36,7 +36,7 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.parquet import decode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.tfidf import Vocabulary

@@ -28,7 +28,7 @@ from hmrf_dask.jobs.places import assignments_of, explained_to_readers, last_rel
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.parquet import decode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet
 
 LONGEST: Final = 1_000  # characters of a value of another column
 CACHED: Final = 64 * 2**20  # characters of texts that are kept
@@ -245,16 +245,24 @@ class Texts:
         try:
             with closing(read_batches(segments[number], self._columns)) as batches:
                 for batch in batches:
-                    new = [name for name in batch.ids if name in names and name not in documents]
-                    for name in new:
-                        place = batch.ids.index(name)
-                        self._lines[name] = segments[number], batch.lines[place]
-                        documents[name] = self._document(batch, place, path)
+                    left = names - documents.keys()
+                    documents |= self._in_batch(batch, left, segments[number], path)
                     if len(documents) == len(names):
                         break
         except (SourceError, InvalidInputError):  # gone, replaced, or damaged meanwhile
             self.__dict__.pop("_sources", None)
         return list(documents.values())
+
+    def _in_batch(
+        self, batch: Batch, names: set[str], segment: Source, path: str
+    ) -> dict[str, Document]:
+        """Return the documents with some names in a batch; the first of those with one name."""
+        documents: dict[str, Document] = {}
+        for place, name in enumerate(batch.ids):
+            if name in names and name not in documents:
+                self._lines[name] = segment, batch.lines[place]
+                documents[name] = self._document(batch, place, path)
+        return documents
 
     def _document(self, batch: Batch, place: int, path: str) -> Document:
         return Document(

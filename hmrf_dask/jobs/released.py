@@ -36,8 +36,8 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.storage.stores import Storage
+from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
@@ -170,6 +170,16 @@ class ReleasedModel:
     def release(self) -> int:
         """The number of the release."""
         return self._release.number
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The sha256 of every file of the release, by its name below the output."""
+        return self._release.files
+
+    @property
+    def ledger(self) -> Any:
+        """Which files with documents the release was made of."""
+        return self._release.ledger
 
     @property
     def n_documents(self) -> int:

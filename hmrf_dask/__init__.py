@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from hmrf_dask.estimators.lsa import LSA
     from hmrf_dask.jobs.in_memory import group
     from hmrf_dask.jobs.released import ReleasedModel, load_release
+    from hmrf_dask.rows.blocks import Blocks
 
 __all__ = [
     "LSA",
+    "Blocks",
     "COPKMeans",
     "ConstrainedKMeans",
     "Constraints",
@@ -41,8 +43,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Constraints": "constraints", "Corpus": "corpus.partitioned", "LSA": "estimators.lsa",
-    "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
+    "Blocks": "rows.blocks", "Constraints": "constraints", "Corpus": "corpus.partitioned",
+    "LSA": "estimators.lsa", "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
     "group": "jobs.in_memory", "load_release": "jobs.released",
 }  # fmt: skip
 

@@ -238,7 +238,8 @@ def test_clusters(
             DocumentWords((case.X[start:stop] != 0).astype(np.int64), lengths[start:stop])
             for start, stop in itertools.pairwise(corpus.offsets)
         ]
-        written = write_assignments(corpus, labels, model, folder, words=words)
+        parts = [Part(f"words-{part:05}.parquet", words=of) for part, of in enumerate(words)]
+        written = write_assignments(corpus, labels, model, folder, parts=parts)
         renamed = called(model, ids)
         (sha256,) = write_clusters(written, renamed, folder, terms=pa.array(names)).values()
         bytes_.add(sha256)
@@ -284,8 +285,9 @@ def test_clusters_without_words_and_without_documents(tmp_path: Path) -> None:
     assert sorted(table["size"]) == [0, 0, 1]
     assert [one for one in table["representatives"] if one] == [[0]]
     assert sorted(table["cohesion"], key=str) == [0.0, None, None]
-    words = [DocumentWords(sp.csr_array(np.array([[0, 1, 1]])), np.array([2]))]
-    written = write_assignments(one, None, model, str(tmp_path), words=words)
+    words = DocumentWords(sp.csr_array(np.array([[0, 1, 1]])), np.array([2]))
+    parts = [Part("part-00000-of-00001.parquet", words=words)]
+    written = write_assignments(one, None, model, str(tmp_path), parts=parts)
     write_clusters(written, model, str(tmp_path), terms=pa.array(["a", "b", "c"]))
     assert sorted(clusters_of(tmp_path)["top_words"]) == [[], [], ["b", "c"]]
 

@@ -297,6 +297,8 @@ def _reported(report: Report) -> Iterator[str]:
         )
     if report.vocabulary:
         yield _words(report)
+        if vectors := report.vocabulary.get("embeddings"):
+            yield _vectors(vectors)
     if answers := "; ".join(_answers(report.answers)):
         yield answers
     if fit := report.fit:
@@ -335,6 +337,16 @@ def _words(report: Report) -> str:
         f"{line}; {words['unknown_share']:.1%} of the words in new files are not among them "
         f"({words['unknown_share_then']:.1%} where they were made)"
     )
+
+
+def _vectors(vectors: dict[str, Any]) -> str:
+    """Return what made the vectors of rows, and how many texts it was given in this run."""
+    if not vectors["model"]:
+        line = f"embeddings of {vectors['width']} numbers"
+    else:
+        line = f"{counted(vectors['embedded'], 'text')} embedded by {vectors['model']}"
+    empty = vectors["without_token"]
+    return f"{line}; {counted(empty, 'document')} without a token it knows" if empty else line
 
 
 def _answers(answers: dict[str, Any]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from hmrf_dask.limits import BYTES_WITHOUT_RECORD, LINES_WITHOUT_RECORD
 MOST_CHARACTERS = 4096  # of an id: a block keeps all of its ids as long as the longest
 RAISE_LIMIT = "raise documents.max_bytes or cut it"
 _NO_ROW = np.zeros(0, np.float32)
+_NUMBER = 4  # bytes of a number in a column of bytes
 
 
 def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
@@ -125,6 +126,8 @@ def as_kept(name: str, value: Any) -> tuple[str | None, str]:
 def as_row(value: Any, width: int | None) -> tuple[npt.NDArray[np.float32], str]:
     """Return an embedding as float32, and what is wrong with it, "" if nothing is.
 
+    It is a list of numbers, or the bytes of float32 numbers, the lowest byte first.
+
     Examples
     --------
     >>> as_row([0.5, 1], None)
@@ -134,6 +137,10 @@ def as_row(value: Any, width: int | None) -> tuple[npt.NDArray[np.float32], str]
     """
     if value is None:
         return _NO_ROW, "the embedding is missing"
+    if isinstance(value, bytes):
+        if len(value) % _NUMBER:
+            return _NO_ROW, f"the embedding must be float32 numbers, got {len(value)} bytes"
+        value = np.frombuffer(value, "<f4")
     if not _are_numbers(value):
         return _NO_ROW, f"the embedding must be a list of numbers, got {_json_type(value)}"
     try:

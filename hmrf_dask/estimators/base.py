@@ -156,7 +156,7 @@ class HMRFEstimator(
         last = self._last
         if last is not None:
             last = given_centroids(last, distortion, n_clusters, corpus.n_features)
-        asked = FitInput(corpus, constraints, settings, distortion, first, seeds, last)
+        asked = FitInput(corpus, constraints, settings, distortion, first, seeds=seeds, last=last)
         fitted = fit_corpus(asked, run_dir=run_dir, progress=self._progress)
         self._take(fitted)
         self.choice_of_k_ = choice

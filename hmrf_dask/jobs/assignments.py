@@ -135,24 +135,28 @@ class Compared(Sized):
 
 @dataclass(frozen=True)
 class _Target:
-    """The folder that files go to, and what labels are called there."""
+    """Where a file goes and what labels are called there.
+
+    `kept` is the file in the output `place` with the columns that go through to it.
+    """
 
     url: str
     cluster_ids: tuple[int, ...]
-
-
-class KeptColumns(NamedTuple):
-    """A file of an output with the columns of documents that go through to assignments."""
-
-    place: Place
-    name: str
+    place: Place | None = None
+    path: str = ""
+    kept: str | None = None
 
 
 class Part(NamedTuple):
-    """What a partition of a job's corpus is called, and what is kept of its documents."""
+    """What a partition of a job's corpus is called.
+
+    `kept` is the file below the output with the columns that go through to its assignments, and
+    `words` are what `Assigned` says of words and lengths of its documents, lazily.
+    """
 
     name: str
-    kept: KeptColumns | None = None
+    kept: str | None = None
+    words: Lazy | None = None
 
 
 def write_assignments(
@@ -163,7 +167,7 @@ def write_assignments(
     *,
     constraints: Constraints | None = None,
     parts: Sequence[Part] | None = None,
-    words: Sequence[Lazy] | None = None,
+    place: Place | None = None,
 ) -> Assigned:
     """Write FOLDER/assignments, one file for each partition.
 
@@ -187,8 +191,8 @@ def write_assignments(
         The given pairs. Those of documents that the corpus has not count as kept.
     parts : sequence of Part, optional
         One for each partition; the same documents again go best under the same name.
-    words : sequence of lazy DocumentWords, optional
-        Of each partition: what `Assigned` says of words and lengths.
+    place : Place, optional
+        The output that files of kept columns lie in.
     """
     predictor = model.predictor()
     n_features = predictor.centroids.shape[1]
@@ -197,10 +201,8 @@ def write_assignments(
             f"rows must have the {n_features} columns that the model was fitted on, got "
             f"{corpus.n_features}; make them with the same vocabulary"
         )
-    target = _Target(absolute_url(folder), tuple(model.cluster_ids_.tolist()))
+    target = _Target(absolute_url(folder), tuple(model.cluster_ids_.tolist()), place)
     paths = paths_of(corpus, None if parts is None else [part.name for part in parts])
-    kept = [None] * len(paths) if parts is None else [part.kept for part in parts]
-    named = list(map(Part, paths, kept))
     storage = open_storage(target.url, {}, durable=True)
     storage.make_root()
     if parts is None:  # else a run names them, in a folder that it made
@@ -214,11 +216,11 @@ def write_assignments(
     compared = over_partitions(flow, compare, predictor, corpus, found)
     files = [
         flow.lazy(
-            _write_part, block, rows, target, part,
-            tuple(share_array(flow, one) for one in pairs), of_part,
+            _write_part, block, rows, replace(target, path=path, kept=part.kept),
+            tuple(share_array(flow, one) for one in pairs), part.words,
         )
-        for block, rows, part, pairs, of_part in zip(
-            corpus.named, compared, named, broken, words or [None] * len(named), strict=True
+        for block, rows, path, part, pairs in zip(
+            corpus.named, compared, paths, parts or [Part("")] * len(paths), broken, strict=True
         )
     ]  # fmt: skip
     written: Assigned = flow.compute([tree(flow, _joined, files)])[0]
@@ -286,7 +288,6 @@ def _write_part(
     block: RowBlock,
     compared: Compared,
     target: _Target,
-    part: Part,
     pairs: tuple[IntArray, IntArray],
     words: DocumentWords | None,
 ) -> Assigned:
@@ -310,11 +311,11 @@ def _write_part(
     if len(called) == 1:  # no other cluster
         columns["runner_up"] = pa.nulls(len(own), pa.int32())
         columns["margin"] = pa.nulls(len(own), pa.float64())
-    if part.kept is not None:
-        columns |= _kept_of(block, part.kept)
+    if target.kept is not None and target.place is not None:
+        columns |= _kept_of(block, target.kept, target.place)
     data = encode_parquet(pa.table(columns))
-    open_storage(target.url, {}, durable=True).write(part.name, data)
-    return _summary({part.name: digest(data)}, compared, block.ids, words, len(called))
+    open_storage(target.url, {}, durable=True).write(target.path, data)
+    return _summary({target.path: digest(data)}, compared, block.ids, words, len(called))
 
 
 def _summary(
@@ -342,9 +343,9 @@ def _summary(
     )
 
 
-def _kept_of(block: RowBlock, kept: KeptColumns) -> dict[str, pa.Array]:
+def _kept_of(block: RowBlock, name: str, place: Place) -> dict[str, pa.Array]:
     """Return the columns that go through to assignments, of the documents of a block."""
-    table = read_hashed(kept.place.storage, kept.name, decode_parquet)
+    table = read_hashed(place.storage, name, decode_parquet)
     places = pc.index_in(pa.array(block.ids.tolist(), pa.string()), value_set=table["id"])
     rows = table.drop_columns("id").take(places)
     return {name: rows[name].combine_chunks() for name in rows.column_names}

@@ -37,6 +37,7 @@ from hmrf_dask.jobs.answers import (
 )
 from hmrf_dask.jobs.former import Documents, look_up
 from hmrf_dask.jobs.inputs import (
+    embedder_of,
     load_job,
     output_of,
     read_answer_file,
@@ -444,6 +445,7 @@ def _check_output(job: Job, address: str) -> list[str]:
     try:
         sources_apart(job, address, manifest)
         refuse_memory(job.output, "output")
+        embedder_of(job, address)
         refuse_other(open_output(output_of(job, address), None), Owner(job.name, manifest.name))
     except HmrfError as error:
         if isinstance(error, SourceError) or error.exit_code != ConfigurationError.exit_code:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from hmrf_dask.documents.batches import Batch, read_batches
@@ -35,6 +35,7 @@ from hmrf_dask.releases.ownership import Owner
 from hmrf_dask.storage.addresses import Location, absolute_url, is_local, plain_url
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import open_storage
+from hmrf_dask.text.embedders import Embedder, find_embedder
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,7 @@ class Inputs:
     answers: tuple[AnswerFile, ...]
     address: str  # of the job file, an absolute path or a URL
     journal: journal.Taken
+    embedder: Embedder | None = None  # that the job names, not loaded
     from_release: int | None = None  # the release to continue, 0 for none; else the last one
     take_over: bool = False  # the output becomes this job's if it is another's
     allow_shrink: bool = False  # more than half of the last release's documents may be gone
@@ -228,6 +230,7 @@ class Inputs:
                 "sources": [_seen(source) for source in self.sources],
                 "answers": sorted(digest(file.data) for file in self.answers),
                 **({"journal": taken} if taken else {}),
+                **({"embedder": self.embedder.identity} if self.embedder else {}),
                 "report": FORMAT,  # one that another version wrote cannot be shown again
             }
         )
@@ -275,11 +278,20 @@ def gather(
         answers=(*named, *more),
         address=absolute_url(address, "a job"),
         journal=journal.take(output),
+        embedder=embedder_of(job, address),
         from_release=from_release,
         take_over=take_over,
         allow_shrink=allow_shrink,
         choose_k=choose_k,
     )
+
+
+def embedder_of(job: Job, address: str) -> Embedder | None:
+    """Return the embedder that a job names, in whose folder relative paths begin; None without."""
+    vectors = job.recipe.vectors
+    if vectors is None or vectors.model is None:
+        return None
+    return find_embedder(vectors.model, partial(resolved, base_of(address)))
 
 
 def sources_apart(job: Job, address: str, manifest: Manifest) -> tuple[Source, ...]:

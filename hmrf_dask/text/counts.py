@@ -38,7 +38,7 @@ class TextSettings(BaseModel):
     """How texts become rows, as a job file says it; names and meanings are scikit-learn's.
 
     `kind` is words, or n-grams of characters within words ("char_wb"), in an exact vocabulary;
-    words hashed into `n_features` columns, none with a sign; or a column of ready embeddings.
+    words hashed into `n_features` columns, none with a sign; or embeddings.
 
     Examples
     --------

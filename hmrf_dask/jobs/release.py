@@ -15,7 +15,7 @@ from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.dataflow import DaskFlow, tree
-from hmrf_dask.jobs import assignments
+from hmrf_dask.jobs import assignments, changes
 from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import (
     Files,
@@ -24,6 +24,7 @@ from hmrf_dask.jobs.assignments import (
     write_assignments,
     write_clusters,
 )
+from hmrf_dask.jobs.changes import moved_since
 from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
@@ -251,6 +252,9 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
     with run.watch.step("write the report"):
         files = results.files | write_records(run, material.rows.records, material.repeated)
         files |= write_answers(run, answers.rejects, answers.waiting)
+        if run.previous is not None:
+            moved = moved_since(run.place, run.previous, files)
+            files |= run.write(changes.FILE, encode_parquet(moved))
         if answers.documents.gone.any():
             files |= run.write(GONE, answers.documents.encode_gone())
         nmi = _agreement(run, material, results.files)
@@ -431,6 +435,8 @@ def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:
         "model": model_of(results.files),
         "report": f"{run.name}/{NAME}",
     }
+    if run.previous is not None:
+        found["moved"] = f"{run.name}/{changes.FILE}"
     for place, file in (("questions", QUESTIONS), ("suspects", SUSPECTS)):
         if named := [name for name in results.files if name.endswith(f"/{file}")]:
             found[place] = named[0]

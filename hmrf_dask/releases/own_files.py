@@ -44,7 +44,7 @@ _ITERATIONS = (
 # What `hmrf-dask fit` writes into its run directory.
 RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|{_ASSIGNED}")
 _RUN = (
-    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|gone|questions)\.parquet|(?:notes|suspects)\.jsonl"
+    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|gone|moved|questions)\.parquet|(?:notes|suspects)\.jsonl"
     rf"|rejects/(?:{_KEY}|repeated-ids|answers|waiting)\.jsonl|rows/{_BLOCK}|fit/(?:{_ITERATIONS})"
     rf"|{_MODEL}|{_ASSIGNED}"
 )

@@ -42,6 +42,7 @@ from hmrf_dask.jobs.parent import (
 )
 from hmrf_dask.jobs.places import (
     ANSWERS,
+    CLASSES,
     GONE,
     LINEAGE,
     MODEL,
@@ -243,7 +244,10 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
         files |= write_answers(run, answers.rejects, answers.waiting)
         if answers.documents.gone.any():
             files |= run.write(GONE, answers.documents.encode_gone())
-        nmi = _agreement(run, material, results.files)
+        classes = _agreement(run, material, results.files)
+        nmi = None if classes is None else normalized_mutual_info(classes)
+        if classes is not None:
+            files |= run.write(CLASSES, _encoded(classes))
         report, data = _kept(run, _report(run, material, answers, results, nmi))
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
@@ -288,8 +292,8 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
 # ---- known classes
 
 
-def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
-    """Return the NMI with the label column; None where no document has a label."""
+def _agreement(run: JobRun, material: Material, files: Files) -> Contingency | None:
+    """Return documents by known class and cluster; None where no document has a class."""
     flow, written = DaskFlow(), by_key(assignments_of(files))
     tasks = [
         flow.lazy(_compared, run.place, written[key], [name for name in record.labels if name])
@@ -299,7 +303,17 @@ def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
     if not tasks:
         return None
     table: Contingency = flow.compute([tree(flow, merge, tasks)])[0]
-    return normalized_mutual_info(table) if table.n_rows else None
+    return table if table.n_rows else None
+
+
+def _encoded(table: Contingency) -> bytes:
+    """Return classes.parquet: the documents of each class in each cluster that has some."""
+    columns = {
+        "class": pa.array(table.classes[table.rows].tolist(), pa.string()),
+        "cluster": pa.array(table.clusters[table.columns].tolist(), pa.int32()),
+        "documents": pa.array(table.counts.tolist(), pa.int64()),
+    }
+    return encode_parquet(pa.table(columns))
 
 
 def _compared(place: Place, written: Files, labels: list[str]) -> Contingency:

@@ -34,6 +34,7 @@ from hmrf_dask.cli.group import (
 )
 from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
+from hmrf_dask.cli.report_command import report
 from hmrf_dask.cli.run_command import run
 from hmrf_dask.limits import RANGES
 
@@ -251,7 +252,8 @@ def hmrf() -> None:
 
 
 for command in (
-    run, check, label, ask, answers, suggest_k, inspect, fit, predict, evaluate, demo, completion,
+    run, check, report, label, ask, answers, suggest_k, inspect, fit, predict, evaluate, demo,
+    completion,
 ):  # fmt: skip
     hmrf.add_command(command)
 

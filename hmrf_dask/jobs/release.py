@@ -58,6 +58,7 @@ from hmrf_dask.jobs.places import (
 from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.questions import write_questions
+from hmrf_dask.jobs.report_fit import encode_classes
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
@@ -66,6 +67,7 @@ from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
+from hmrf_dask.report.content import HTML
 from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.text.files import Place
@@ -247,7 +249,7 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
         classes = _agreement(run, material, results.files)
         nmi = None if classes is None else normalized_mutual_info(classes)
         if classes is not None:
-            files |= run.write(CLASSES, _encoded(classes))
+            files |= run.write(CLASSES, encode_classes(classes))
         report, data = _kept(run, _report(run, material, answers, results, nmi))
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
@@ -304,16 +306,6 @@ def _agreement(run: JobRun, material: Material, files: Files) -> Contingency | N
         return None
     table: Contingency = flow.compute([tree(flow, merge, tasks)])[0]
     return table if table.n_rows else None
-
-
-def _encoded(table: Contingency) -> bytes:
-    """Return classes.parquet: the documents of each class in each cluster that has some."""
-    columns = {
-        "class": pa.array(table.classes[table.rows].tolist(), pa.string()),
-        "cluster": pa.array(table.clusters[table.columns].tolist(), pa.int32()),
-        "documents": pa.array(table.counts.tolist(), pa.int64()),
-    }
-    return encode_parquet(pa.table(columns))
 
 
 def _compared(place: Place, written: Files, labels: list[str]) -> Contingency:
@@ -411,7 +403,8 @@ def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:
     for place, file in (("questions", QUESTIONS), ("suspects", SUSPECTS)):
         if named := [name for name in results.files if name.endswith(f"/{file}")]:
             found[place] = named[0]
-    return found | ({"rejects": f"{run.name}/{REJECTS}"} if listed else {})
+    rejects = {"rejects": f"{run.name}/{REJECTS}"} if listed else {}
+    return found | rejects | {"page": f"{run.name}/{HTML}"}
 
 
 def _kept(run: JobRun, report: Report) -> tuple[Report, bytes]:

@@ -6,13 +6,16 @@ what the release recorded: whoever makes it again gets the same bytes.
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from hmrf_dask.constraints.answer_files import encode_pairs
+from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import ConfigurationError, HmrfError, HmrfWarning, in_words
 from hmrf_dask.jobs.report_answers import BrokenPair, answers_of, broken_pairs
 from hmrf_dask.jobs.report_clusters import clusters_of, documents_of, survey, with_documents
@@ -24,6 +27,7 @@ from hmrf_dask.jobs.report_subject import (
     counts_of,
     former_of_run,
     numbered,
+    of_fit,
     of_release,
     subject_of,
 )
@@ -31,7 +35,7 @@ from hmrf_dask.jobs.report_texts import NIGHT_BYTES, Archive, archive_of, texts_
 from hmrf_dask.jobs.steps import JobRun
 from hmrf_dask.releases.release import Release, latest, read_if_whole
 from hmrf_dask.report.alerts import Facts, alerts_of
-from hmrf_dask.report.content import HTML, JSON, Comparison, Report, Text
+from hmrf_dask.report.content import HTML, JSON, Comparison, Report, Text, rounded
 from hmrf_dask.report.page import page
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import open_storage
@@ -68,12 +72,14 @@ def write_report(
     started = time.perf_counter()
     subject = subject_of(place, number)
     before = None if compare is None else _before(subject, compare)
-    archive = subject.attempt("Texts of documents", lambda: _archive(subject), None)
+    archive = subject.attempt("Texts of documents", lambda: _archive(subject))
     report = make_report(subject, archive, before)
     target = absolute_url(folder) if folder else f"{subject.url}/{subject.folder}".rstrip("/")
     names = _names("" if compare is None else f"-{compare}")
+    html, data = (f"{target}/{name}" for name in names)
     return Written(
-        *(f"{target}/{name}" for name in names),
+        html=html,
+        json=data,
         release=None if subject.release is None else subject.release.number,
         n_bytes=_write(report, target, names),
         alerts=[alert.said for alert in report.alerts],
@@ -97,22 +103,60 @@ def _archive(subject: Subject) -> Archive | None:
 def report_after_run(run: JobRun) -> None:
     """Write the report of the release that a run published; what goes wrong is a warning."""
     inputs = run.inputs
-    try:
+
+    def made() -> tuple[Subject, Archive]:
         release = latest(inputs.output)
         assert release is not None
         new = {*run.changes.new, *run.changes.changed}
         size = sum(int(source.size or 0) for source in inputs.sources if source.path in new)
         archive = Archive(inputs.manifest.documents, inputs.sources, max(NIGHT_BYTES, size))
-        subject = of_release(inputs.output, release)
+        return of_release(inputs.output, release), archive
+
+    _written_if_possible(made, "the release is")
+
+
+def report_after_fit(
+    run_dir: str, constraints: Constraints | None, violations: Mapping[str, int], **known: Any
+) -> None:
+    """Write the report of a fit into its run directory; what goes wrong is a warning.
+
+    Parameters
+    ----------
+    run_dir : str
+    constraints : Constraints or None
+        The pairs that it was given.
+    violations : mapping of str to int
+        Those of them that are broken, by kind.
+    **known
+        Other fields of `Subject`.
+    """
+
+    def made() -> tuple[Subject, None]:
+        subject = replace(of_fit(absolute_url(run_dir)), former=None, **known)
+        if constraints is not None:
+            subject.pairs = lambda: encode_pairs(constraints)
+            of_kind = {kind: f"{kind}_link" for kind in ("must", "cannot")}
+            subject.counts["answers"] = {
+                "pairs": {kind: len(getattr(constraints, name)) for kind, name in of_kind.items()},
+                "violated": {kind: violations[name] for kind, name in of_kind.items()},
+            }
+        return subject, None
+
+    _written_if_possible(made, "the fit is")
+
+
+def _written_if_possible(made: Callable[[], tuple[Subject, Archive | None]], what: str) -> None:
+    try:
+        subject, archive = made()
         report = make_report(subject, archive)
-        _write(report, f"{inputs.output}/{subject.folder}", _names())
-    except Exception as error:  # noqa: BLE001 - the release is there, and stays whatever happens here
+        _write(report, f"{subject.url}/{subject.folder}".rstrip("/"), _names())
+    except Exception as error:  # noqa: BLE001 - what it is about is there, and stays whatever happens here
         words = str(error) if isinstance(error, HmrfError) else in_words(error)
         warnings.warn(
-            f"the report of the release could not be written ({words}); the release is whole, and "
-            "hmrf-dask report OUTPUT tries again",
+            f"the report could not be written ({words}); {what} whole, and hmrf-dask report tries "
+            "again",
             HmrfWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
 
 
@@ -164,25 +208,25 @@ def make_report(
     clusters, drawn = clusters_of(subject, whole, _names_by_cluster(subject))
     tables = (whole.sampled, whole.typical, whole.borderline, whole.breaking)
     shown = _Shown(*(documents_of(table, drawn) for table in tables))
-    pairs = subject.attempt("Broken answers", lambda: broken_pairs(subject, whole), [])
+    pairs = subject.attempt("Broken answers", lambda: broken_pairs(subject, whole)) or []
     shown = _with_texts(subject, archive, shown, pairs)
     clusters = with_documents(clusters, shown.typical, shown.borderline)
     record, release = subject.record, subject.release
     facts = Facts(
         dict(record.fit) if record else {},
-        counts_of(record, "documents"),
-        counts_of(record, "vocabulary"),
-        counts_of(record, "answers"),
+        counts_of(subject, "documents"),
+        counts_of(subject, "vocabulary"),
+        counts_of(subject, "answers"),
     )
     fit = fit_of(subject, drawn.learned)
     if record is None:
         facts = replace(facts, fit=fit.facts)
-    return Report(
+    report = Report(
         title=subject.title,
         release=_release(subject),
         documents=facts.documents or {"all": sum(cluster.size for cluster in clusters)},
         vocabulary=facts.vocabulary,
-        clusters_now=counts_of(record, "clusters") or {"number": len(clusters)},
+        clusters_now=counts_of(subject, "clusters") or {"number": len(clusters)},
         alerts=alerts_of(facts, clusters),
         clusters=clusters,
         documents_shown=tuple(shown.sampled),
@@ -191,16 +235,49 @@ def make_report(
         flows=flows_of(subject),
         comparison=None if release is None else _comparison(subject, shown.sampled, before),
         fit=fit,
-        agreement=subject.attempt("Known classes", lambda: agreement_of(subject), None),
+        agreement=subject.attempt("Known classes", lambda: agreement_of(subject)),
         limits=tuple(dict.fromkeys(subject.limits)),
     )
+    return _remembered(report, subject.former) if release is None else report
+
+
+def _remembered(report: Report, former: Report | None) -> Report:
+    """Return the report of a fit with what only its caller knew then: answers, words, classes.
+
+    A run directory keeps none of them; what it held then is the same if the fit ended the same.
+    """
+    if former is None or former.fit.facts != _read_back(report.fit.facts) or report.answers.counts:
+        return report
+    known = {cluster.id: cluster for cluster in former.clusters}
+    return replace(
+        report,
+        title=former.title,
+        alerts=former.alerts,
+        answers=former.answers,
+        agreement=former.agreement,
+        clusters=tuple(
+            replace(one, words=known[one.id].words, bars=known[one.id].bars)
+            if one.id in known
+            else one
+            for one in report.clusters
+        ),
+        limits=former.limits,
+    )
+
+
+def _read_back(facts: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(rounded(facts)))
 
 
 def _release(subject: Subject) -> dict[str, object]:
     release, record = subject.release, subject.record
     if release is None:
         return {}
-    facts = {"number": release.number, "when": release.when[:16].replace("T", " "), "run": release.run}
+    facts = {
+        "number": release.number,
+        "when": release.when[:16].replace("T", " "),
+        "run": release.run,
+    }
     return facts | ({} if record is None else {"mode": record.mode, "start": record.start})
 
 
@@ -208,14 +285,14 @@ def _names_by_cluster(subject: Subject) -> dict[int, str]:
     """Return the names that people gave; documents that stand for groups are looked up."""
     if subject.release is None:
         return {}
-    in_file = subject.attempt("Names", lambda: names_in_file(subject.storage), {})
-    named = subject.attempt("Names", lambda: named_documents(subject.url), {})
+    in_file = subject.attempt("Names", lambda: names_in_file(subject.storage)) or {}
+    named = subject.attempt("Names", lambda: named_documents(subject.url)) or {}
     files = {name: sha256 for name, sha256 in subject.files.items() if sha256 is not None}
 
     def look_up() -> dict[str, int]:
         return clusters_in(subject.url, files, sorted(named)) if named else {}
 
-    return names_of(in_file, named, subject.attempt("Names", look_up, {}))
+    return names_of(in_file, named, (subject.attempt("Names", look_up) or {}))
 
 
 def _with_texts(
@@ -249,7 +326,7 @@ def _texts(
 def _no_texts(archive: Archive | None, missing: int, wanted: int) -> str:
     """Say why documents have no texts here."""
     if archive is not None and archive.columns.text is None:
-        return "Texts: the documents are embeddings alone, so clusters have neither words nor texts."
+        return "Texts: the documents are embeddings alone: clusters have no words and no texts."
     why = "they are gone or changed since, or cannot be found from here"
     if archive is not None and archive.most_bytes is not None:
         why = "they are gone or changed since, or in more files than a run reads for its report"
@@ -266,7 +343,6 @@ def _comparison(
     return subject.attempt(
         "What moved since the release before",
         lambda: comparison_of(subject, before, sampled, now=former),
-        None,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hmrf_dask.jobs.places import ANSWERS, REJECTS, SUSPECTS
+from hmrf_dask.jobs.places import REJECTS, SUSPECTS
 from hmrf_dask.jobs.report_subject import Subject, counts_of
 from hmrf_dask.report.content import AnswerPart, Broken, Doubtful, Text
 from hmrf_dask.report.survey import Survey
@@ -31,7 +31,7 @@ class BrokenPair(NamedTuple):
 
 def broken_pairs(subject: Subject, whole: Survey) -> list[BrokenPair]:
     """Return the worst broken answers: whose documents lie most firmly where they are."""
-    data = subject.file_of_release(ANSWERS)
+    data = subject.pairs()
     if not data or not whole.breaking.num_rows:
         return []
     ids = whole.breaking["doc_id"].combine_chunks()
@@ -47,25 +47,26 @@ def broken_pairs(subject: Subject, whole: Survey) -> list[BrokenPair]:
     order = broken[np.lexsort((broken, -firmness[broken]))][:MOST_BROKEN]
     return [
         BrokenPair(
-            "must" if must[at] else "cannot", int(ends[0][at]), int(ends[1][at]), float(firmness[at])
+            "must" if must[at] else "cannot",
+            int(ends[0][at]),
+            int(ends[1][at]),
+            float(firmness[at]),
         )
         for at in order.tolist()
     ]
 
 
-def answers_of(
-    subject: Subject, pairs: list[BrokenPair], documents: list[Text]
-) -> AnswerPart:
+def answers_of(subject: Subject, pairs: list[BrokenPair], documents: list[Text]) -> AnswerPart:
     """Return the part about answers; `documents` are those of the survey with broken ones."""
     broken = tuple(
         Broken(kind, documents[first], documents[second], firmness)
         for kind, first, second, firmness in pairs
     )
     return AnswerPart(
-        counts=counts_of(subject.record, "answers"),
+        counts=counts_of(subject, "answers"),
         broken=broken,
-        doubtful=subject.attempt("Answers in doubt", lambda: tuple(_suspects(subject)), ()),
-        left_out=subject.attempt("Answers left out", lambda: tuple(_left_out(subject)), ()),
+        doubtful=(subject.attempt("Answers in doubt", lambda: tuple(_suspects(subject))) or ()),
+        left_out=(subject.attempt("Answers left out", lambda: tuple(_left_out(subject))) or ()),
     )
 
 

@@ -1,4 +1,4 @@
-"""The clusters of a report: surveyed in tasks, placed on the map, with their words and documents."""
+"""The clusters of a report: surveyed in tasks, placed on the map, with words and documents."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _surveyed(place: Place, name: str, sha256: str | None) -> Surveyed:
     storage = place.storage
     try:
         data = storage.read(name) if sha256 is None else read_file(storage, name, sha256)
-        return Surveyed(survey_table(decode_parquet(data, COLUMNS), key_of(name)), [])
+        return Surveyed(survey_table(decode_parquet(data, list(COLUMNS)), key_of(name)), [])
     except READABLE as error:
         return Surveyed(no_survey(), [str(error)])
 
@@ -84,7 +84,7 @@ class Map:
 
 def map_of(subject: Subject, sizes: Mapping[int, int]) -> Map:
     """Return what follows from the centroids of the model; of a damaged one clusters in a ring."""
-    model = subject.attempt("The map, words as bars and similar clusters", lambda: _model(subject), None)
+    model = subject.attempt("Map, words as bars, similar clusters", lambda: _model(subject))
     if model is None:
         turns = {one: 2 * np.pi * at / max(len(sizes), 1) for at, one in enumerate(sorted(sizes))}
         ring = {one: 0.5 + 0.4 * np.array([np.cos(t), np.sin(t)]) for one, t in turns.items()}
@@ -92,7 +92,10 @@ def map_of(subject: Subject, sizes: Mapping[int, int]) -> Map:
     ids, centroids = model.cluster_ids_.tolist(), model.cluster_centers_
     counts = np.array([sizes.get(one, 0) for one in ids], np.int64)
     places = place_clusters(centroids, counts)
-    bars, learned = subject.attempt("Words as bars", lambda: _bars(subject, model, counts), ([], ()))
+    bars, learned = subject.attempt("Words as bars", lambda: _bars(subject, model, counts)) or (
+        [],
+        (),
+    )
     return Map(
         dict(zip(ids, places, strict=True)),
         dict(zip(ids, bars, strict=False)),
@@ -154,7 +157,7 @@ def clusters_of(
     table = {row["cluster"]: row for row in _table(subject)}
     counted = {one: at for at, one in enumerate(whole.clusters.tolist())}
     sizes = {one: _size(one, table, whole, counted) for one in table.keys() | counted.keys()}
-    lineage = subject.attempt("What became of clusters", lambda: lineage_of(subject), None)
+    lineage = subject.attempt("What became of clusters", lambda: lineage_of(subject))
     changes = {} if lineage is None else {one.cluster: one for one in lineage.changes}
     drawn = map_of(subject, sizes)
     clusters = []
@@ -183,9 +186,7 @@ def clusters_of(
     return tuple(clusters), drawn
 
 
-def _size(
-    one: int, table: Mapping[int, Any], whole: Survey, counted: Mapping[int, int]
-) -> int:
+def _size(one: int, table: Mapping[int, Any], whole: Survey, counted: Mapping[int, int]) -> int:
     if one in table:
         return int(table[one]["size"])
     return int(whole.sizes[counted[one]])
@@ -209,7 +210,7 @@ def _table(subject: Subject) -> list[dict[str, Any]]:
         ).to_pylist()
         return rows
 
-    return subject.attempt("The table of clusters", read, [])
+    return subject.attempt("The table of clusters", read) or []
 
 
 def lineage_of(subject: Subject) -> Lineage | None:
@@ -225,9 +226,7 @@ def documents_of(table: pa.Table, drawn: Map) -> list[Text]:
     middle = np.full(2, 0.5)
     rows = table.to_pylist()
     own = np.array([drawn.places.get(row["cluster"], middle) for row in rows])
-    other = np.array(
-        [drawn.places.get(row["runner_up"], own[at]) for at, row in enumerate(rows)]
-    )
+    other = np.array([drawn.places.get(row["runner_up"], own[at]) for at, row in enumerate(rows)])
     margins = np.array([np.nan if row["margin"] is None else row["margin"] for row in rows])
     usual = float(np.nanmedian(np.abs(margins))) if np.isfinite(margins).any() else 0.0
     # A document that is as near to both lies halfway; one with the usual margin close to its own.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from hmrf_dask.jobs.parent import JOB
-from hmrf_dask.jobs.places import CLASSES
 from hmrf_dask.jobs.report_subject import Subject, step_seconds
 from hmrf_dask.measures.contingency import Contingency, tabulate
 from hmrf_dask.measures.scores import (
@@ -20,7 +20,7 @@ from hmrf_dask.measures.scores import (
     pairs_within,
 )
 from hmrf_dask.report.content import Agreement, Fit, Step, Word
-from hmrf_dask.storage.parquet import decode_parquet
+from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import unseal
 from hmrf_dask.storage.stores import Storage
 
@@ -33,16 +33,17 @@ _LIBRARIES = ("numpy", "scipy", "numba", "llvmlite")
 def fit_of(subject: Subject, learned: tuple[Word, ...]) -> Fit:
     """Return how the fit went; of a prediction that of the model it used."""
     folder = "" if not subject.fit else f"{subject.fit}/"
-    config = subject.attempt("Settings of the fit", lambda: _config(subject, folder), {})
-    model = subject.attempt("The model", lambda: _model(subject), {})
+    config = subject.attempt("Settings of the fit", lambda: _config(subject, folder)) or {}
+    model = subject.attempt("The model", lambda: _model(subject)) or {}
     settings = {**model.get("parameters", {}), **config.get("settings", {})}
     if "distortion" in config:
         settings["distortion"] = config["distortion"]
     kernels = config.get("kernels", {})
     versions = {"hmrf-dask": config.get("hmrf_dask", "")}
     versions |= {name: kernels[name] for name in _LIBRARIES if name in kernels}
-    steps = subject.attempt(
-        "Iterations of the fit", lambda: tuple(_steps(subject.storage, folder)), ()
+    steps = (
+        subject.attempt("Iterations of the fit", lambda: tuple(_steps(subject.storage, folder)))
+        or ()
     )
     facts = dict(subject.record.fit) if subject.record else _summary(model)
     return Fit(
@@ -111,9 +112,19 @@ def _again(subject: Subject) -> tuple[str, ...]:
 # ---- known classes
 
 
+def encode_classes(table: Contingency) -> bytes:
+    """Return classes.parquet: the documents of each class in each cluster that has some."""
+    columns = {
+        "class": pa.array(table.classes[table.rows].tolist(), pa.string()),
+        "cluster": pa.array(table.clusters[table.columns].tolist(), pa.int32()),
+        "documents": pa.array(table.counts.tolist(), pa.int64()),
+    }
+    return encode_parquet(pa.table(columns))
+
+
 def agreement_of(subject: Subject) -> Agreement | None:
     """Return how well clusters fit known classes, None where there are none."""
-    data = subject.attempt("Known classes", lambda: subject.file_of_release(CLASSES), b"")
+    data = subject.classes()
     if not data:
         return None
     rows = decode_parquet(data).to_pydict()

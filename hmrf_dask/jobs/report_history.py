@@ -1,4 +1,4 @@
-"""What a report says over nights: releases so far, where documents went, and two of them compared."""
+"""What a report says over nights: releases so far, where documents went, two releases compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def nights_of(subject: Subject) -> tuple[Night, ...]:
     if before is not None:
         nights = list(before.nights)
     else:
-        numbers = sorted(n for n in release_log(subject.storage).numbers() if n < subject.release.number)
+        numbers = sorted(
+            n for n in release_log(subject.storage).numbers() if n < subject.release.number
+        )
         read = (read_if_whole(subject.storage, number) for number in numbers[-MOST_NIGHTS:])
         nights = [_night(release, _record(subject, release)) for release in read if release]
     nights.append(_night(subject.release, subject.record))
@@ -68,7 +70,7 @@ def _night(release: Release, record: RunRecord | None) -> Night:
 
 def flows_of(subject: Subject) -> tuple[Flow, ...]:
     """Return where documents of the release before are now, most first."""
-    lineage = subject.attempt("Where documents went", lambda: lineage_of(subject), None)
+    lineage = subject.attempt("Where documents went", lambda: lineage_of(subject))
     if lineage is None:
         return ()
     flows = [
@@ -173,9 +175,9 @@ def _names_of(subject: Subject, before: Release) -> dict[str, str]:
     if path is None:
         return {}
 
-    def read() -> Mapping[str, str]:
+    def read() -> dict[str, str]:
         data = read_file(subject.storage, path, before.files[path])
         rows = decode_parquet(data, ["cluster", "top_words"]).to_pylist()
         return {str(row["cluster"]): ", ".join((row["top_words"] or [])[:4]) for row in rows}
 
-    return dict(subject.attempt("Names of former clusters", read, {}))
+    return subject.attempt("Names of former clusters", read) or {}

@@ -1,4 +1,4 @@
-"""Names that people gave to clusters: names.csv of an output, and names of groups in its journal."""
+"""Names that people gave to clusters: names.csv of an output, names of groups in its journal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parsed(data: bytes) -> dict[int, str]:
 
     Examples
     --------
-    >>> parsed("cluster,name\\n3,Billing\\n".encode())
+    >>> parsed(b"3,Billing")
     {3: 'Billing'}
     """
     names = {}

@@ -11,6 +11,8 @@ import pyarrow as pa
 from hmrf_dask.errors import ConfigurationError, HmrfError, in_words
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import (
+    ANSWERS,
+    CLASSES,
     MODEL,
     NAME,
     assignment_files,
@@ -31,7 +33,7 @@ from hmrf_dask.types import AnyArray
 Value = TypeVar("Value")
 Wanted = Mapping[str, set[str]]  # ids of documents by what their file of assignments is called
 Terms = Callable[[AnyArray], Sequence[str | None]]
-READABLE = (HmrfError, OSError, ValueError, KeyError, TypeError, pa.ArrowException)
+READABLE = (HmrfError, OSError, ValueError, KeyError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,9 @@ class Subject:
     release: Release | None = None
     record: RunRecord | None = None
     former: Report | None = None  # the report that was written with it
+    counts: dict[str, dict[str, Any]] = field(default_factory=dict)  # where no run.json has them
+    pairs: Callable[[], bytes] = bytes  # the answers used, as `encode_pairs` gives them
+    classes: Callable[[], bytes] = bytes  # classes.parquet
     words: Callable[[], Words | None] = lambda: None
     texts: Callable[[Wanted], dict[str, str]] | None = None
     limits: list[str] = field(default_factory=list)
@@ -78,14 +83,14 @@ class Subject:
         """The place."""
         return open_storage(self.url, {}, durable=True)
 
-    def attempt(self, what: str, read: Callable[[], Value], otherwise: Value) -> Value:
-        """Return what can be read; what cannot is a limit of the report, not an error."""
+    def attempt(self, what: str, read: Callable[[], Value]) -> Value | None:
+        """Return what can be read; what cannot is a limit of the report, no error, and None."""
         try:
             return read()
         except READABLE as error:
             words = str(error) if isinstance(error, HmrfError) else in_words(error)
             self.limits.append(f"{what}: {words.replace(self.url, 'OUTPUT')}")
-            return otherwise
+            return None
 
     def file_of_release(self, name: str) -> bytes:
         """Return a file of the release by its last name; nothing where it has none."""
@@ -112,7 +117,7 @@ def subject_of(place: str, number: int | None = None) -> Subject:
                 f"--release must be of the output of a job, got {place!r}, which has no release; "
                 "leave it out for the run directory of a fit"
             )
-        return _of_fit(url)
+        return of_fit(url)
     return of_release(url, release if number is None else numbered(url, number))
 
 
@@ -141,15 +146,15 @@ def of_release(url: str, release: Release) -> Subject:
         url,
         title,
         folder,
-        assignments_of(release.files),
-        model,
-        None if model is None else f"{model.removesuffix(MODEL)}fit",
-        release,
+        files=assignments_of(release.files),
+        model=model,
+        fit=None if model is None else f"{model.removesuffix(MODEL)}fit",
+        release=release,
         former=_former(storage, folder),
     )
-    subject.record = subject.attempt(
-        "The numbers of the run", lambda: _record(subject, url), None
-    )
+    subject.record = subject.attempt("The numbers of the run", lambda: _record(subject, url))
+    subject.pairs = lambda: subject.file_of_release(ANSWERS)
+    subject.classes = lambda: subject.file_of_release(CLASSES)
     subject.words = lambda: _words_of(subject)
     return subject
 
@@ -184,15 +189,18 @@ def _words_of(subject: Subject) -> Words | None:
     return Words(terms, vocabulary.components if len(vocabulary.components) else None)
 
 
-def _of_fit(url: str) -> Subject:
+def of_fit(url: str) -> Subject:
+    """Return the run directory of a fit as what a report is about."""
     storage = open_storage(url, {}, durable=False)
     subject = Subject(url, url.rstrip("/").rpartition("/")[2], "", {}, None, "")
     if "model" in storage.names(""):
         subject.model = MODEL
-    subject.files = subject.attempt(
-        "Documents and clusters",
-        lambda: {file.name: file.sha256 for file in assignment_files(url)},
-        {},
+    subject.files = (
+        subject.attempt(
+            "Documents and clusters",
+            lambda: {file.name: file.sha256 for file in assignment_files(url)},
+        )
+        or {}
     )
     if "run.json" not in storage.names("") and not subject.files:
         raise ConfigurationError(
@@ -208,6 +216,8 @@ def step_seconds(record: RunRecord | None) -> dict[str, float]:
     return {} if record is None else dict(record.seconds)
 
 
-def counts_of(record: RunRecord | None, name: str) -> dict[str, Any]:
+def counts_of(subject: Subject, name: str) -> dict[str, Any]:
     """Return counts as run.json has them, nothing where it cannot be read."""
-    return {} if record is None else dict(getattr(record, name))
+    if subject.record is None:
+        return subject.counts.get(name, {})
+    return dict(getattr(subject.record, name))

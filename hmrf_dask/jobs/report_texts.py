@@ -1,7 +1,7 @@
 """The beginnings of texts that a report shows: read in tasks, or taken from a report before.
 
-A night reads no more for its report than it read as new, or `NIGHT_BYTES`: files with the most that
-is wanted first. What was shown in the report before, of a file that is as it was, is not read again.
+A night reads no more for its report than it read as new, or `NIGHT_BYTES`: files with most of what
+is wanted first. What the report before showed, of a file that is as it was, is not read again.
 """
 
 from __future__ import annotations

@@ -98,19 +98,18 @@ def _of_sizes(clusters: Sequence[Cluster]) -> Iterator[Alert]:
 
 
 def _of_likeness(clusters: Sequence[Cluster]) -> Iterator[Alert]:
-    pairs = sorted(
-        {
-            (-near.likeness, *sorted((cluster.id, near.cluster)))
-            for cluster in clusters
-            for near in cluster.similar
-            if near.likeness >= ALIKE
-        }
-    )
+    likest = {
+        (min(cluster.id, near.cluster), max(cluster.id, near.cluster)): near.likeness
+        for cluster in clusters
+        for near in cluster.similar
+        if near.likeness >= ALIKE
+    }
+    pairs = sorted(likest, key=lambda pair: (-likest[pair], pair))
     if pairs:
         by_id = {cluster.id: cluster for cluster in clusters}
         shown = "; ".join(
             f"{called(by_id[first])} and {called(by_id[second])}"
-            for _, first, second in pairs[:3]
+            for first, second in pairs[:3]
             if first in by_id and second in by_id
         )
         more = f" and {len(pairs) - 3} more pairs" if len(pairs) > 3 else ""
@@ -119,7 +118,7 @@ def _of_likeness(clusters: Sequence[Cluster]) -> Iterator[Alert]:
             f"{counted(len(pairs), 'pair')} of clusters look alike: {shown}{more}.",
             "Where they are one subject, say so by a few answers between them (hmrf-dask label), "
             "or ask for fewer clusters.",
-            tuple(dict.fromkeys(end for _, *ends in pairs for end in ends)),
+            tuple(dict.fromkeys(end for pair in pairs for end in pair)),
         )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def line(values: Sequence[float | None], labels: Sequence[str], *, from_zero: bo
 
 def _below(labels: Sequence[str], step: float) -> tuple[Tick, ...]:
     """Return a few labels along the lower axis."""
-    every = max(1, math.ceil(len(labels) / 6))
+    every = max(1, math.ceil(len(labels) / 5))
     return tuple(
         Tick(round(_LEFT + at * step, 1), label)
         for at, label in enumerate(labels)
@@ -172,7 +172,9 @@ def flows(every: Sequence[Flow]) -> Flows:
     scale = (height - 12.0 * n_rows) / total
     left = _nodes([(flow.before, flow.documents) for flow in chosen], scale)
     right = _nodes([(flow.after, flow.documents) for flow in chosen], scale)
-    return Flows(tuple(left.values()), tuple(right.values()), _ribbons(chosen, left, right, scale), height)
+    return Flows(
+        tuple(left.values()), tuple(right.values()), _ribbons(chosen, left, right, scale), height
+    )
 
 
 def _order(cluster: int | None) -> tuple[bool, int]:

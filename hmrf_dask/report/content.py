@@ -318,7 +318,7 @@ def excerpt(text: str, length: int) -> str:
 
     Examples
     --------
-    >>> excerpt("a\\n b", 10), excerpt("abcdef", 4)
+    >>> excerpt("a   b", 10), excerpt("abcdef", 4)
     ('a b', 'abc…')
     """
     line = _SPACES.sub(" ", text[: 8 * length]).strip()

@@ -40,7 +40,8 @@ def likeness(centroids: AnyArray, rows: AnyArray | None = None) -> FloatArray:
             sizes += np.einsum("ij,ij->i", part, part)
     lengths = np.sqrt(sizes)
     lengths[lengths == 0.0] = np.inf
-    return products / lengths[chosen][:, None] / lengths
+    cosines: FloatArray = products / lengths[chosen][:, None] / lengths
+    return cosines
 
 
 def lay_out(alike: FloatArray) -> FloatArray:
@@ -70,7 +71,8 @@ def _principal(alike: FloatArray) -> FloatArray:
     # Equal clusters would lie at one place for ever.
     turns = np.arange(len(axes)) * 2.399963
     axes = axes / max(float(np.abs(axes).max()), 1e-12)
-    return 1e-2 * (axes + 1e-3 * np.stack([np.cos(turns), np.sin(turns)], axis=1))
+    first: FloatArray = 1e-2 * (axes + 1e-3 * np.stack([np.cos(turns), np.sin(turns)], axis=1))
+    return first
 
 
 def _affinities(alike: FloatArray) -> FloatArray:
@@ -92,7 +94,8 @@ def _affinities(alike: FloatArray) -> FloatArray:
     likely = np.exp(-(far - nearest) * scale[:, None])
     likely /= likely.sum(axis=1, keepdims=True)
     together = (likely + likely.T) / (2 * n_clusters)
-    return np.maximum(together, 1e-12)
+    affinities: FloatArray = np.maximum(together, 1e-12)
+    return affinities
 
 
 def _descended(likely: FloatArray, places: FloatArray) -> FloatArray:
@@ -118,7 +121,8 @@ def _framed(places: FloatArray) -> FloatArray:
     if spans[1] > spans[0]:
         places = places[:, ::-1]
     low, span = places.min(axis=0), np.maximum(np.ptp(places, axis=0), 1e-9)
-    return 0.06 + 0.88 * (places - low) / span
+    framed: FloatArray = 0.06 + 0.88 * (places - low) / span
+    return framed
 
 
 def place_clusters(centroids: AnyArray, sizes: IntArray) -> FloatArray:
@@ -159,4 +163,6 @@ def place_documents(
     around = reach * away[:, None] * np.stack([np.cos(turns), np.sin(turns)], axis=1)
     far = np.minimum(length, 0.2) / np.where(length > 0, length, 1.0)
     shift = np.clip(shares, 0.0, 1.0)[:, None]
-    return np.rint(SIDE * (own + shift * far * way + around).clip(0.0, 1.0)).astype(np.int64)
+    places = (own + shift * far * way + around).clip(0.0, 1.0)
+    rounded: IntArray = np.rint(SIDE * places).astype(np.int64)
+    return rounded

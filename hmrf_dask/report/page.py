@@ -1,4 +1,4 @@
-"""report.html: one file without anything from elsewhere, the same bytes for the same content.
+"""The page of a report: one file with nothing from elsewhere, same bytes for the same content.
 
 Scripts and styles are our own and named by their hashes in the policy of the page, so nothing that
 a document, an id or a name holds can run. What script shows (the map, texts) is packed; all else
@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -28,6 +29,7 @@ MOST_BYTES: Final = 1_000_000
 MOST_LISTED: Final = 1_000  # clusters
 _LENGTHS = ((240, 90), (160, 60), (100, 40), (60, 24), (40, 0))  # characters: clusters, map
 _ALL = 360_000  # characters of texts at first
+_COMMON: Final = 0.1  # of the sampled texts have a word: it is not marked
 _WORD = re.compile(r"[^\W_]{3,}")
 
 
@@ -57,14 +59,15 @@ def _page(report: Report, length: int, on_map: int) -> bytes:
         report=report,
         listed=listed,
         words_of=_Names(report),
-        style=Markup(style),  # noqa: S704 - a file of the package
-        script=Markup(script),  # noqa: S704 - a file of the package
+        style=Markup(style),
+        script=Markup(script),
         policy=f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'",
         data=packed(_data(report, listed, length, on_map)),
         charts=charts,
         drawn=_drawn(report),
         growing=_growing(listed),
+        common=_common(report.documents_shown),
         excerpt=min(length, 120),
     )
     return text.encode()
@@ -115,15 +118,34 @@ def shown_value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def marked(text: str, other: str) -> list[tuple[str, bool]]:
+def words_in(text: str) -> set[str]:
+    """Return the words of a text in small letters.
+
+    Examples
+    --------
+    >>> sorted(words_in("Moon, moon & gear"))
+    ['gear', 'moon']
+    """
+    return {found[0].lower() for found in _WORD.finditer(text)}
+
+
+def _common(documents: Sequence[Text]) -> frozenset[str]:
+    """Return the words of so many sampled texts that they tell nothing."""
+    texts = [document.text for document in documents if document.text]
+    counts = Counter(word for text in texts for word in words_in(text))
+    least = max(_COMMON * len(texts), 3)
+    return frozenset(word for word, number in counts.items() if number > least)
+
+
+def marked(text: str, other: str, common: frozenset[str]) -> list[tuple[str, bool]]:
     """Return a text in stretches, and whether each is a word that another text has, too.
 
     Examples
     --------
-    >>> marked("moon and gear", "gear box")
+    >>> marked("moon and gear", "gear and box", frozenset({"and"}))
     [('moon and ', False), ('gear', True)]
     """
-    there = {found[0].lower() for found in _WORD.finditer(other)}
+    there = words_in(other) - common
     stretches, end = list[tuple[str, bool]](), 0
     for found in _WORD.finditer(text):
         if found[0].lower() in there:
@@ -161,7 +183,7 @@ def _drawn(report: Report) -> dict[str, Any]:
     """Return the charts."""
     steps, nights = report.fit.steps, report.nights
     labels = [f"{step.phase} {step.iteration}" for step in steps]
-    times = [night.when[:10] for night in nights]
+    times = [f"release {night.release}" for night in nights]
     return {
         "sizes": charts.bars([float(one.size) for one in report.clusters[:MOST_LISTED]]),
         "objective": charts.line([step.terms.get("J") for step in steps], labels),
@@ -235,5 +257,3 @@ def cut(text: str, length: int) -> str:
     'abc…'
     """
     return text if len(text) <= length else f"{text[: max(length - 1, 0)]}…"
-
-

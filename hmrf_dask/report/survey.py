@@ -7,7 +7,7 @@ mostly the same from release to release.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -150,22 +150,18 @@ def _with_keys(table: pa.Table, pack: str) -> pa.Table:
 
 def _numbers(rows: pa.Table, name: str, missing: float | None = None) -> AnyArray:
     column = rows[name] if missing is None else rows[name].cast(pa.float64()).fill_null(missing)
-    return column.to_numpy()
+    values: AnyArray = column.to_numpy()
+    return values
 
 
 def _cut(survey: Survey, n_sampled: int) -> Survey:
     """Leave out of the tables what others come before."""
-    return Survey(
-        survey.clusters,
-        survey.sizes,
-        survey.linked,
-        survey.broken,
-        survey.undecided,
-        survey.spreads,
-        _first(survey.sampled, _KEY, n_sampled),
-        _first_of_each(survey.typical, "distortion", TYPICAL),
-        _first_of_each(survey.borderline, "margin", BORDERLINE),
-        _first(survey.breaking, _KEY, MOST_BROKEN),
+    return replace(
+        survey,
+        sampled=_first(survey.sampled, _KEY, n_sampled),
+        typical=_first_of_each(survey.typical, "distortion", TYPICAL),
+        borderline=_first_of_each(survey.borderline, "margin", BORDERLINE),
+        breaking=_first(survey.breaking, _KEY, MOST_BROKEN),
     )
 
 

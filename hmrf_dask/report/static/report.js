@@ -84,7 +84,7 @@
       const of = data.of[at], faded = (matched && !matched.documents.has(at)) || (chosen >= 0 && of !== chosen);
       const key = faded ? -2 - of : of;
       if (key !== last) {
-        pen.fillStyle = `hsl(${hue(of)} 60% ${light}% / ${faded ? 0.16 : 0.8})`;
+        pen.fillStyle = `hsl(${hue(of)} 60% ${light}% / ${faded ? 0.4 : 0.9})`;
         last = key;
       }
       const wide = matched && !faded ? side + 2 : side;
@@ -276,7 +276,8 @@
     if (cluster.bars) {
       const slider = element("input", { type: "range", min: 0, max: 1, step: 0.05, value: relevance });
       slider.addEventListener("input", () => { relevance = Number(slider.value); fill(bars, cluster); });
-      panel.append(element("h4", {}, "Words"), element("label", { class: "soft" }, "special here ", slider, " heavy here"), bars);
+      panel.append(element("h4", {}, "Words"), element("label", { class: "soft" }, "special here ", slider, " heavy here"), bars,
+        element("p", { class: "soft" }, "A bar is the word's weight in the centre; its dark part is more than in all documents together."));
       fill(bars, cluster);
     }
     for (const [title, texts, withOther] of [["Typical documents", cluster.typical, false], ["Borderline documents", cluster.borderline, true]]) {

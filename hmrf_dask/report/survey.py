@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hmrf_dask.rows.canonical import hash_ids
+from hmrf_dask.rows.encoding import as_arrow
 from hmrf_dask.types import AnyArray, IntArray, Sized
 
 COLUMNS: Final = (
@@ -30,6 +30,7 @@ MOST_SAMPLED: Final = 5_000
 MOST_BROKEN: Final = 2_000  # documents with broken answers that are compared
 TYPICAL, BORDERLINE = 3, 3  # of a cluster
 _SCALE = 2.0**32  # distances are added up as integers: the same sum in any order
+_MOST = 2.0**50  # of a distance in these units, so that a sum of them is one
 _KEY = "key"
 _SCHEMA = pa.schema(
     [
@@ -90,29 +91,36 @@ def survey_table(table: pa.Table, pack: str, n_sampled: int = MOST_SAMPLED) -> S
     >>> survey.clusters.tolist(), survey.sizes.tolist(), survey.undecided.tolist()
     ([4], [2], [1])
     """
-    rows = _with_keys(table, pack)
-    clusters, places = np.unique(_numbers(rows, "cluster"), return_inverse=True)
-    margin = _numbers(rows, "margin", np.inf)
-    distances = np.rint(np.nan_to_num(_numbers(rows, "distortion", 0.0)) * _SCALE)
+    ids = table["doc_id"].cast(pa.string()).combine_chunks()
+    clusters, places = np.unique(_numbers(table, "cluster"), return_inverse=True)
+    margin = _numbers(table, "margin", np.inf)
+    linked = _numbers(table, "constrained", 0) > 0
+    violated = _numbers(table, "violated", 0) > 0
+    distances = np.nan_to_num(_numbers(table, "distortion", 0.0))
 
     def counted(chosen: AnyArray) -> IntArray:
+        """Return how many of the chosen documents each cluster has."""
         return np.bincount(places[chosen], minlength=len(clusters)).astype(np.int64)
 
     spreads = np.zeros(len(clusters), np.int64)
-    np.add.at(spreads, places, np.clip(distances, -(2.0**50), 2.0**50).astype(np.int64))
-    linked = _numbers(rows, "constrained", 0).astype(np.bool_)
-    violated = _numbers(rows, "violated", 0) > 0
+    np.add.at(spreads, places, np.rint(distances * _SCALE).clip(-_MOST, _MOST).astype(np.int64))
+    keys = hash_ids(np.asarray(ids.to_pylist(), np.str_)) if len(ids) else np.zeros(0, np.uint64)
+    every = np.arange(len(keys))
+    finite = every[np.isfinite(margin)]
+    chosen = {
+        "sampled": _lowest(keys, every, n_sampled),
+        "typical": _lowest_of_each(distances, places, every, TYPICAL),
+        "borderline": _lowest_of_each(margin, places, finite, BORDERLINE),
+        "breaking": _lowest(keys, every[violated], MOST_BROKEN),
+    }
     survey = Survey(
         clusters=clusters.astype(np.int64),
-        sizes=counted(np.ones(len(places), np.bool_)),
+        sizes=counted(every),
         linked=counted(linked),
         broken=counted(violated),
         undecided=counted(margin == 0.0),
         spreads=spreads,
-        sampled=rows,
-        typical=rows,
-        borderline=rows.filter(pc.is_finite(rows["margin"])),
-        breaking=rows.filter(pa.array(violated.tolist(), pa.bool_())),
+        **{name: _with_keys(table, ids, keys, rows, pack) for name, rows in chosen.items()},
     )
     return _cut(survey, n_sampled)
 
@@ -139,13 +147,33 @@ def no_survey() -> Survey:
     return Survey(*[none] * 6, *[_SCHEMA.empty_table()] * 4)
 
 
-def _with_keys(table: pa.Table, pack: str) -> pa.Table:
-    """Return a table with what documents are sampled by, and the name of their file."""
-    ids = table["doc_id"].cast(pa.string())
-    keys = hash_ids(np.asarray(ids.to_pylist(), np.str_)) if len(ids) else np.zeros(0, np.uint64)
-    columns = [ids, *(table[name] for name in COLUMNS[1:])]
-    columns += [pa.array(keys.tolist(), pa.uint64()), pa.array([pack] * len(ids), pa.string())]
+def _with_keys(
+    table: pa.Table, ids: pa.Array, keys: AnyArray, rows: AnyArray, pack: str
+) -> pa.Table:
+    """Return some rows with what documents are sampled by, and the name of their file."""
+    places = as_arrow(rows, pa.int64())
+    columns = [ids.take(places), *(table[name].take(places) for name in COLUMNS[1:])]
+    columns += [as_arrow(keys[rows], pa.uint64()), pa.array([pack] * len(rows), pa.string())]
     return pa.table(columns, _SCHEMA.names).cast(_SCHEMA)
+
+
+def _lowest(values: AnyArray, rows: AnyArray, most: int) -> AnyArray:
+    """Return the rows with the lowest values, and all that tie with the last of them."""
+    if len(rows) <= most:
+        return rows
+    limit = np.partition(values[rows], most - 1)[most - 1]
+    lowest: AnyArray = rows[values[rows] <= limit]
+    return lowest
+
+
+def _lowest_of_each(values: AnyArray, clusters: AnyArray, rows: AnyArray, most: int) -> AnyArray:
+    """Return the rows with the lowest values of each cluster, and all that tie with the last."""
+    order = rows[np.lexsort((values[rows], clusters[rows]))]
+    of, ends = clusters[order], np.searchsorted(clusters[order], clusters[order], "right") - 1
+    first = np.searchsorted(of, of)
+    limits = values[order[np.minimum(first + most - 1, ends)]]
+    lowest: AnyArray = order[values[order] <= limits]
+    return lowest
 
 
 def _numbers(rows: pa.Table, name: str, missing: float | None = None) -> AnyArray:
@@ -166,27 +194,15 @@ def _cut(survey: Survey, n_sampled: int) -> Survey:
 
 
 def _first(rows: pa.Table, by: str, most: int) -> pa.Table:
+    """Return the first rows, ties by id."""
     order = np.lexsort((rows["doc_id"].to_pylist(), rows[by].to_numpy()))
-    return _taken(rows, order[:most])
+    return rows.take(as_arrow(order[:most], pa.int64()))
 
 
 def _first_of_each(rows: pa.Table, by: str, most: int) -> pa.Table:
     """Return the first rows of each cluster, ties by id."""
-    clusters, values = rows["cluster"].to_numpy(), rows[by].to_numpy()
-    coarse = np.lexsort((values, clusters))
-    first = np.searchsorted(clusters[coarse], clusters[coarse])
-    last = np.minimum(first + most - 1, len(coarse) - 1)
-    # What ties with the last that stays is still in the race by its id.
-    ends = np.searchsorted(clusters[coarse], clusters[coarse], "right") - 1
-    limit = values[coarse[np.minimum(last, ends)]]
-    left = coarse[values[coarse] <= limit] if len(coarse) else coarse
-    some = _taken(rows, left)
-    clusters, values = some["cluster"].to_numpy(), some[by].to_numpy()
-    order = np.lexsort((some["doc_id"].to_pylist(), values, clusters))
+    clusters = rows["cluster"].to_numpy()
+    order = np.lexsort((rows["doc_id"].to_pylist(), rows[by].to_numpy(), clusters))
     clusters = clusters[order]
     places = np.arange(len(order)) - np.searchsorted(clusters, clusters)
-    return _taken(some, order[places < most])
-
-
-def _taken(rows: pa.Table, places: AnyArray) -> pa.Table:
-    return rows.take(pa.array(places.tolist(), pa.int64()))
+    return rows.take(as_arrow(order[places < most], pa.int64()))

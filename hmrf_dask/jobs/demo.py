@@ -32,6 +32,7 @@ from hmrf_dask.jobs.report import report_after_fit
 from hmrf_dask.jobs.report_fit import encode_classes
 from hmrf_dask.jobs.report_subject import Words
 from hmrf_dask.jobs.report_texts import LENGTH
+from hmrf_dask.jobs.words import sums_by_cluster, telling_words
 from hmrf_dask.measures.contingency import tabulate
 from hmrf_dask.questions.oracles import ChoosingOracle
 from hmrf_dask.questions.selection import explore_consolidate
@@ -255,7 +256,7 @@ def _write_results(
     truth = np.array([document.label for document in documents])
     report_after_fit(
         run, constraints, written.violations, title="Docstrings of numpy, scipy and sklearn",
-        words=lambda: Words(lambda columns: [words[column] for column in columns]),
+        words=lambda: Words(lambda columns: [words[column] for column in columns], len(words)),
         texts=lambda _: {one.id: excerpt(one.text, LENGTH) for one in documents},
         classes=lambda: encode_classes(tabulate(truth, np.asarray(model.labels_))),
     )  # fmt: skip
@@ -269,17 +270,16 @@ def _describe_clusters(
     labels: LabelArray, rows: sp.csr_array, words: list[str], truth: AnyArray
 ) -> list[ClusterSummary]:
     """Summarise the clusters, largest first."""
-    overall = rows.mean(axis=0)
+    has_word = sp.csr_array((np.ones(rows.nnz, np.int64), rows.indices, rows.indptr), rows.shape)
+    counts = sums_by_cluster(has_word, labels, len(SUBPACKAGES))
+    top_words = telling_words(counts, pa.array(words), TOP_WORDS)
     summaries = []
     for cluster in range(len(SUBPACKAGES)):
         members = np.flatnonzero(labels == cluster)
         if not len(members):
             summaries.append(ClusterSummary(cluster, 0, [], "", 0.0))
             continue
-        # What distinguishes the cluster: its mean row less that of all documents.
-        special = rows[members].mean(axis=0) - overall
-        top_words = [words[word] for word in np.argsort(-special, kind="stable")[:TOP_WORDS]]
         mostly, count = Counter(truth[members].tolist()).most_common(1)[0]
         share = count / len(members)
-        summaries.append(ClusterSummary(cluster, len(members), top_words, mostly, share))
+        summaries.append(ClusterSummary(cluster, len(members), top_words[cluster], mostly, share))
     return sorted(summaries, key=lambda summary: -summary.size)

@@ -12,16 +12,16 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import ConfigurationError, HmrfError, HmrfWarning, in_words
+from hmrf_dask.jobs.names import names_given
 from hmrf_dask.jobs.report_answers import BrokenPair, answers_of, broken_pairs
 from hmrf_dask.jobs.report_clusters import clusters_of, documents_of, survey, with_documents
 from hmrf_dask.jobs.report_fit import agreement_of, fit_of
-from hmrf_dask.jobs.report_history import clusters_in, comparison_of, flows_of, nights_of
-from hmrf_dask.jobs.report_names import named_documents, names_in_file, names_of
+from hmrf_dask.jobs.report_history import comparison_of, flows_of, nights_of
 from hmrf_dask.jobs.report_subject import (
     Subject,
     counts_of,
@@ -35,10 +35,12 @@ from hmrf_dask.jobs.report_texts import NIGHT_BYTES, Archive, archive_of, texts_
 from hmrf_dask.jobs.steps import JobRun
 from hmrf_dask.releases.release import Release, latest, read_if_whole
 from hmrf_dask.report.alerts import Facts, alerts_of
-from hmrf_dask.report.content import HTML, JSON, Comparison, Report, Text, rounded
+from hmrf_dask.report.content import HTML, JSON, Comparison, Report, Text, excerpt, rounded
 from hmrf_dask.report.page import page
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import open_storage
+
+_LONGEST_NAME: Final = 80  # characters
 
 
 @dataclass(frozen=True)
@@ -282,17 +284,12 @@ def _release(subject: Subject) -> dict[str, object]:
 
 
 def _names_by_cluster(subject: Subject) -> dict[int, str]:
-    """Return the names that people gave; documents that stand for groups are looked up."""
-    if subject.release is None:
+    """Return the names that people gave."""
+    release = subject.release
+    if release is None:
         return {}
-    in_file = subject.attempt("Names", lambda: names_in_file(subject.storage)) or {}
-    named = subject.attempt("Names", lambda: named_documents(subject.url)) or {}
-    files = {name: sha256 for name, sha256 in subject.files.items() if sha256 is not None}
-
-    def look_up() -> dict[str, int]:
-        return clusters_in(subject.url, files, sorted(named)) if named else {}
-
-    return names_of(in_file, named, (subject.attempt("Names", look_up) or {}))
+    given = subject.attempt("Names", lambda: names_given(subject.url, release)) or {}
+    return {cluster: excerpt(name, _LONGEST_NAME) for cluster, name in sorted(given.items())}
 
 
 def _with_texts(

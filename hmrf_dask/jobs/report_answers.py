@@ -14,7 +14,7 @@ from hmrf_dask.jobs.places import REJECTS, SUSPECTS
 from hmrf_dask.jobs.report_subject import Subject, counts_of
 from hmrf_dask.report.content import AnswerPart, Broken, Doubtful, Text
 from hmrf_dask.report.survey import Survey
-from hmrf_dask.storage.parquet import decode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet
 
 MOST_BROKEN: Final = 20
 MOST_DOUBTFUL: Final = 50

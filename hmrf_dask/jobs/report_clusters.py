@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hmrf_dask.errors import HmrfError
+from hmrf_dask.errors import HmrfError, InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.flow.dataflow import DaskFlow, tree
@@ -23,7 +23,7 @@ from hmrf_dask.report.content import Cluster, Near, Text, Word
 from hmrf_dask.report.layout import SIDE, likeness, place_clusters, place_documents
 from hmrf_dask.report.survey import COLUMNS, Survey, merge_surveys, no_survey, survey_table
 from hmrf_dask.report.words import word_bars
-from hmrf_dask.storage.parquet import decode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import FloatArray, IntArray
 
@@ -130,6 +130,11 @@ def _bars(
     words = subject.words()
     if words is None:
         return [], ()
+    n_columns = model.cluster_centers_.shape[1]
+    if n_columns != words.n_columns:
+        raise InvalidInputError(
+            f"rows must be made of words alone, got {n_columns} columns for {words.n_columns} words"
+        )
     weights = np.asarray(model.feature_weights_, np.float64)
     learned = weights if words.components is None and (weights != 1.0).any() else None
     many = _FEW_BARS * 15 // max(len(sizes), 1)

@@ -20,9 +20,9 @@ from hmrf_dask.measures.scores import (
     pairs_within,
 )
 from hmrf_dask.report.content import Agreement, Fit, Step, Word
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import unseal
 from hmrf_dask.storage.stores import Storage
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 
 TERMS: Final = ("J", "distortion", "must_link", "cannot_link", "prior")
 MOST_STEPS: Final = 1_000

@@ -15,7 +15,7 @@ from hmrf_dask.jobs.report_clusters import lineage_of
 from hmrf_dask.jobs.report_subject import READABLE, Subject, former_of_run
 from hmrf_dask.releases.release import Release, read_file, read_if_whole, release_log
 from hmrf_dask.report.content import Comparison, Flow, Moved, Night, Report, Text
-from hmrf_dask.storage.parquet import decode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.text.files import Place
 
 MOST_NIGHTS: Final = 60

@@ -38,9 +38,10 @@ READABLE = (HmrfError, OSError, ValueError, KeyError, pa.ArrowException)
 
 @dataclass(frozen=True)
 class Words:
-    """The words of columns; `components` of LSA lead from columns to them."""
+    """The words of `n_columns` columns; `components` of LSA lead from columns to them."""
 
     terms: Terms
+    n_columns: int
     components: AnyArray | None = None
 
 
@@ -186,7 +187,8 @@ def _words_of(subject: Subject) -> Words | None:
         words: list[str | None] = vocabulary.terms.take(pa.array(columns.tolist())).to_pylist()
         return words
 
-    return Words(terms, vocabulary.components if len(vocabulary.components) else None)
+    components = vocabulary.components if len(vocabulary.components) else None
+    return Words(terms, vocabulary.n_features, components)
 
 
 def of_fit(url: str) -> Subject:

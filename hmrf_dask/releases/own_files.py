@@ -29,6 +29,7 @@ _BLOCK = rf"part-\d{{5,}}-{_HASH}\.parquet"
 # Folders of an output that a run names by what they depend on.
 FOLDERS = re.compile(
     rf"(?:documents|counts|vocabularies)/{_KEY}|rows/(?:{_KEY}|embeddings)(?:/{_KEY})?"
+    rf"|vectors/{_KEY}(?:/{_KEY})?"
     rf"|{RUNS}/{_HASH}"
 )
 ASSIGNMENTS = re.compile(rf"part-\d{{5,}}-of-\d{{5,}}\.parquet|{_KEY}-\d{{5,}}\.parquet")
@@ -50,10 +51,12 @@ _RUN = (
 )
 # What a run writes below an output, but for what is never removed: releases, LATEST, output.json.
 OUTPUT = re.compile(
-    rf"documents/{_KEY}/(?:rejects-\d{{5,}}(?:-{_HASH})?\.jsonl|labels-\d{{5,}}(?:-{_HASH})?\.parquet)"
+    rf"documents/{_KEY}/(?:rejects-\d{{5,}}(?:-{_HASH})?\.jsonl|(?:labels|kept)-\d{{5,}}(?:-{_HASH})?\.parquet)"
     rf"|counts/{_KEY}/(?:counts\.json|(?:rows|terms)-\d{{5,}}-{_HASH}\.parquet)"
     rf"|vocabularies/{_KEY}/(?:vocabulary\.json|(?:terms|components)-{_HASH}\.parquet)"
     rf"|rows/(?:{_KEY}|embeddings)/{_KEY}/(?:rows\.json|{_BLOCK})"
+    rf"|vectors/{_KEY}/log/\d{{5,}}\.parquet"
+    rf"|vectors/{_KEY}/{_KEY}/(?:vectors\.json|places-\d{{5,}}-{_HASH}\.parquet)"
     rf"|{RUNS}/{_HASH}/(?:{_RUN})"
 )
 _PART = re.compile(r"(.+)\.[0-9a-f]{32}\.part")  # of a block that was not finished

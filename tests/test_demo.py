@@ -64,7 +64,7 @@ def test_demo_goes_the_whole_way(tmp_path: Path, documents: list[Document]) -> N
     result = CliRunner().invoke(hmrf, ["demo", "--json", f"--folder={folder}"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert result.stderr.count("...\n") == 4
+    assert result.stderr.count("...\n") == 5
     assert sum(summary["size"] for summary in found["clusters"]) == len(documents)
     assert found["nmi_with_answers"] > found["nmi_without_answers"] - 0.05
     assert found["nmi_with_answers"] > 0.5

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.new_job import NewJob
     from hmrf_dask.jobs.places import Report
     from hmrf_dask.jobs.released import Classified
+    from hmrf_dask.jobs.report import Written
     from hmrf_dask.jobs.suggest import Suggestion
 
 MOST = 20  # clusters shown
@@ -388,6 +389,13 @@ def _clusters(url: str) -> Iterator[str]:
         yield f"… {len(clusters) - MOST} more in the clusters file"
 
 
+def _written(written: Written) -> Iterator[str]:
+    """Say what the report says first, and where it is."""
+    for title, lines in (("Look at these first", written.alerts), ("Missing", written.limits)):
+        yield from _section(title, lines, len(lines))
+    yield from _files({"report": written.html, "data": written.json})
+
+
 def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     """Say what lies in an output or a run directory, and how far its run is."""
     from hmrf_dask.jobs.places import Report
@@ -555,5 +563,6 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "NewJob": _new_job,
     "Report": _report,
     "Suggestion": _suggestion,
+    "Written": _written,
     "dict": _inspection,
 }

@@ -121,6 +121,7 @@ MODEL = "model"
 QUESTIONS = "questions.parquet"  # the next ones to ask
 NOTES = "notes.jsonl"  # their other columns
 SUSPECTS = "suspects.jsonl"  # answers that the fit finds improbable, the least likely first
+CLASSES = "classes.parquet"  # how many documents of each known class each cluster has
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
 REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined documents for their ids

@@ -43,6 +43,7 @@ from hmrf_dask.jobs.parent import (
 )
 from hmrf_dask.jobs.places import (
     ANSWERS,
+    CLASSES,
     GONE,
     LINEAGE,
     MODEL,
@@ -58,6 +59,7 @@ from hmrf_dask.jobs.places import (
 from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.questions import write_questions
+from hmrf_dask.jobs.report_fit import encode_classes
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
 from hmrf_dask.jobs.words import words_of_partitions
@@ -67,6 +69,7 @@ from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
+from hmrf_dask.report.content import HTML
 from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
@@ -257,7 +260,10 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
             files |= run.write(changes.FILE, encode_parquet(moved))
         if answers.documents.gone.any():
             files |= run.write(GONE, answers.documents.encode_gone())
-        nmi = _agreement(run, material, results.files)
+        classes = _agreement(run, material, results.files)
+        nmi = None if classes is None else normalized_mutual_info(classes)
+        if classes is not None:
+            files |= run.write(CLASSES, encode_classes(classes))
         report, data = _kept(run, _report(run, material, answers, results, nmi))
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
@@ -303,8 +309,8 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
 # ---- known classes
 
 
-def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
-    """Return the NMI with the label column; None where no document has a label."""
+def _agreement(run: JobRun, material: Material, files: Files) -> Contingency | None:
+    """Return documents by known class and cluster; None where no document has a class."""
     flow, written = DaskFlow(), by_key(assignments_of(files))
     tasks = [
         flow.lazy(_compared, run.place, written[key], [name for name in record.labels if name])
@@ -314,7 +320,7 @@ def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
     if not tasks:
         return None
     table: Contingency = flow.compute([tree(flow, merge, tasks)])[0]
-    return normalized_mutual_info(table) if table.n_rows else None
+    return table if table.n_rows else None
 
 
 def _compared(place: Place, written: Files, labels: list[str]) -> Contingency:
@@ -440,7 +446,8 @@ def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:
     for place, file in (("questions", QUESTIONS), ("suspects", SUSPECTS)):
         if named := [name for name in results.files if name.endswith(f"/{file}")]:
             found[place] = named[0]
-    return found | ({"rejects": f"{run.name}/{REJECTS}"} if listed else {})
+    rejects = {"rejects": f"{run.name}/{REJECTS}"} if listed else {}
+    return found | rejects | {"page": f"{run.name}/{HTML}"}
 
 
 def _kept(run: JobRun, report: Report) -> tuple[Report, bytes]:

@@ -322,6 +322,8 @@ class Whole(click.IntRange):
         """Return the number; Python itself takes 1_0, too, and no thousand digits."""
         if value in self.names:
             return value
+        if isinstance(value, str) and not value.strip():
+            self.fail("must not be empty", param, ctx)
         if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]{1,40}", value.strip()):
             words = " or ".join(["a whole number", *self.names])
             self.fail(f"must be {words}, got {shortened(value)}", param, ctx)

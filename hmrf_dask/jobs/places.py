@@ -21,6 +21,8 @@ from hmrf_dask.releases.release import (
     check_files,
     latest,
     read_file,
+    read_release,
+    release_log,
     small_of,
 )
 from hmrf_dask.storage.addresses import absolute_url
@@ -112,12 +114,14 @@ class Report:
 
 
 ASSIGNMENTS_FOLDER = "assignments"
+_SHOWN = ("number", "when", "counts")  # of a release that is not the last
 LINEAGE = "lineage.json"
 ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
 QUESTIONS = "questions.parquet"  # the next ones to ask
 NOTES = "notes.jsonl"  # their other columns
 SUSPECTS = "suspects.jsonl"  # answers that the fit finds improbable, the least likely first
+CLASSES = "classes.parquet"  # how many documents of each known class each cluster has
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
 REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined documents for their ids
@@ -301,10 +305,22 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
         "place": url,
         "running": holder is not None,
         "release": published,
+        "releases": _kept_releases(storage),
         "holder": None if holder is None else asdict(holder),
         "journal": _journal(url, release),
         "progress": _run_progress(url, *at_work) if at_work else None,
     }
+
+
+def _kept_releases(storage: Storage) -> list[dict[str, Any]]:
+    """Return the releases whose files are there, the last one first."""
+    found = list[dict[str, Any]]()
+    for number in sorted(release_log(storage).numbers(), reverse=True):
+        with explained_to_readers(), suppress(FileNotFoundError):  # it may go meanwhile
+            release = read_release(storage, number)
+            if release.files:
+                found.append({name: getattr(release, name) for name in _SHOWN})
+    return found
 
 
 def _journal(url: str, release: Release | None) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.dataflow import DaskFlow, tree
-from hmrf_dask.jobs import assignments
+from hmrf_dask.jobs import assignments, changes
 from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import (
     Files,
@@ -24,6 +24,7 @@ from hmrf_dask.jobs.assignments import (
     write_assignments,
     write_clusters,
 )
+from hmrf_dask.jobs.changes import moved_since
 from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
@@ -42,6 +43,7 @@ from hmrf_dask.jobs.parent import (
 )
 from hmrf_dask.jobs.places import (
     ANSWERS,
+    CLASSES,
     GONE,
     LINEAGE,
     MODEL,
@@ -57,6 +59,7 @@ from hmrf_dask.jobs.places import (
 from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.questions import write_questions
+from hmrf_dask.jobs.report_fit import encode_classes
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
 from hmrf_dask.jobs.words import words_of_partitions
@@ -66,6 +69,7 @@ from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
+from hmrf_dask.report.content import HTML
 from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
@@ -251,9 +255,15 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
     with run.watch.step("write the report"):
         files = results.files | write_records(run, material.rows.records, material.repeated)
         files |= write_answers(run, answers.rejects, answers.waiting)
+        if run.previous is not None:
+            moved = moved_since(run.place, run.previous, files)
+            files |= run.write(changes.FILE, encode_parquet(moved))
         if answers.documents.gone.any():
             files |= run.write(GONE, answers.documents.encode_gone())
-        nmi = _agreement(run, material, results.files)
+        classes = _agreement(run, material, results.files)
+        nmi = None if classes is None else normalized_mutual_info(classes)
+        if classes is not None:
+            files |= run.write(CLASSES, encode_classes(classes))
         report, data = _kept(run, _report(run, material, answers, results, nmi))
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
@@ -299,8 +309,8 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
 # ---- known classes
 
 
-def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
-    """Return the NMI with the label column; None where no document has a label."""
+def _agreement(run: JobRun, material: Material, files: Files) -> Contingency | None:
+    """Return documents by known class and cluster; None where no document has a class."""
     flow, written = DaskFlow(), by_key(assignments_of(files))
     tasks = [
         flow.lazy(_compared, run.place, written[key], [name for name in record.labels if name])
@@ -310,7 +320,7 @@ def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
     if not tasks:
         return None
     table: Contingency = flow.compute([tree(flow, merge, tasks)])[0]
-    return normalized_mutual_info(table) if table.n_rows else None
+    return table if table.n_rows else None
 
 
 def _compared(place: Place, written: Files, labels: list[str]) -> Contingency:
@@ -431,10 +441,13 @@ def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:
         "model": model_of(results.files),
         "report": f"{run.name}/{NAME}",
     }
+    if run.previous is not None:
+        found["moved"] = f"{run.name}/{changes.FILE}"
     for place, file in (("questions", QUESTIONS), ("suspects", SUSPECTS)):
         if named := [name for name in results.files if name.endswith(f"/{file}")]:
             found[place] = named[0]
-    return found | ({"rejects": f"{run.name}/{REJECTS}"} if listed else {})
+    rejects = {"rejects": f"{run.name}/{REJECTS}"} if listed else {}
+    return found | rejects | {"page": f"{run.name}/{HTML}"}
 
 
 def _kept(run: JobRun, report: Report) -> tuple[Report, bytes]:

@@ -66,6 +66,7 @@ RANGES: Final[dict[str, Range]] = {
     "ngram": Range(1, 10),
     "document_count": Range(1, 10**12),  # min_df, max_df as whole numbers
     "share": Range(0.0, 1.0),
+    "outliers": Range(0.0, 0.5),  # of rows: more than half of them are no exceptions
     # Of a pair. A document's costs and distances are integers below 2**61 together.
     "cost": Range(0.0, 1e12),
     "columns": Range(1, LARGEST_INT32),  # numbers of features are int32

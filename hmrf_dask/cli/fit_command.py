@@ -40,7 +40,8 @@ def option_of(parameter: Parameter) -> Callable[[Any], Any]:
     if parameter.is_cost:
         kind = Number(problem_of_cost)
     elif isinstance(values, Range):
-        kind = Whole(values, parameter.names) if values.whole else Number(values.problem)
+        names = parameter.names
+        kind = Whole(values, names) if values.whole else Number(values.problem, names)
     elif name == "init":
         kind = Place()
         help_text += " Or an .npy file of centroids."

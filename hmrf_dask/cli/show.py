@@ -144,6 +144,8 @@ def _fit(result: FitResult) -> Iterator[str]:
     documents, clusters = counted(result.n_documents, "document"), len(result.sizes)
     yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, sizes:"
     yield _wrapped(" ".join(map(str, result.sizes)))
+    if result.n_outliers:
+        yield f"{counted(result.n_outliers, 'document')} of no cluster (-1)"
     yield _violations(result.violations, result.n_pairs)
     if result.suspect_answers:
         suspects = counted(len(result.suspect_answers), "answer")
@@ -288,6 +290,8 @@ def _report(report: Report) -> Iterator[str]:
 def _reported(report: Report) -> Iterator[str]:
     documents, quarantined = report.documents, report.documents["quarantined"]
     line = f"{_since(documents, 'document')}; {documents['vectorised']:,} vectorised"
+    if "outliers" in documents:
+        line += f"; {documents['outliers']:,} of no cluster"
     yield f"{line}, {counted(quarantined, 'record')} quarantined" if quarantined else line
     yield _since(report.files, "file")
     if report.parent is not None and (report.mode != "predict" or documents["changed"]):

@@ -25,7 +25,7 @@ from hmrf_dask.jobs.names import called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import NAME, Report, assignments_of, explained_to_readers, verified_model
 from hmrf_dask.jobs.places import last_release as last_release_of
-from hmrf_dask.jobs.texts import Document, Texts
+from hmrf_dask.jobs.texts import Document, Texts, homes_of
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import (
     DamagedReleaseError,
@@ -228,7 +228,7 @@ class ReleasedModel:
         table
             `doc_id` and `text`; a text is missing where its file is gone.
         """
-        ids = [str(one) for one in self._row(cluster)["representatives"] or ()]
+        ids = self.nearest(cluster)
         texts = self._texts(ids)
         return as_table(
             pa.table(
@@ -238,6 +238,25 @@ class ReleasedModel:
                 }
             )
         )
+
+    def nearest(self, cluster: int) -> list[str]:
+        """Return the ids of the representatives of a cluster.
+
+        Parameters
+        ----------
+        cluster : int
+        """
+        return [str(one) for one in self._row(cluster)["representatives"] or ()]
+
+    def clusters_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the clusters of some documents by their ids; nothing of those it has not.
+
+        Parameters
+        ----------
+        ids : sequence of str
+        """
+        homes = homes_of(self.output, self._release, ids)
+        return {name: home.cluster for name, home in homes.items()}
 
     def assignments(self, columns: Sequence[str] | None = None) -> Any:
         """Return the cluster of every document.

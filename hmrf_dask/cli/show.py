@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.changes import Difference
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
+    from hmrf_dask.jobs.edit import Renamed
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.export import Exported
@@ -545,6 +546,11 @@ def _difference(difference: Difference) -> Iterator[str]:
             yield _cut_to_terminal(f"    {one_line(row['text'])}")
 
 
+def _renamed(renamed: Renamed) -> Iterator[str]:
+    yield f"cluster {renamed.cluster} is called {_bold(one_line(renamed.name))}"
+    yield f"before: {one_line(renamed.before)}"
+
+
 def _exported(exported: Exported) -> Iterator[str]:
     yield (
         f"{_bold(counted(exported.documents, 'document'))} of release {exported.release} in "
@@ -565,6 +571,7 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "FitResult": _fit,
     "Prediction": _prediction,
     "NewJob": _new_job,
+    "Renamed": _renamed,
     "Report": _report,
     "Suggestion": _suggestion,
     "Written": _written,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         load,
     )
     from hmrf_dask.estimators.lsa import LSA
+    from hmrf_dask.jobs.released import ReleasedModel, load_release
     from hmrf_dask.rows.blocks import Blocks
 
 __all__ = [
@@ -33,13 +34,16 @@ __all__ = [
     "MPCKMeans",
     "OwnDistortion",
     "PCKMeans",
+    "ReleasedModel",
     "SeededKMeans",
     "load",
+    "load_release",
 ]
 
 _HOMES = {
     "Blocks": "rows.blocks", "Constraints": "constraints", "Corpus": "corpus.partitioned",
-    "LSA": "estimators.lsa", "OwnDistortion": "distortions",
+    "LSA": "estimators.lsa", "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
+    "load_release": "jobs.released",
 }  # fmt: skip
 
 

@@ -117,7 +117,7 @@ def test_words_and_vectors_side_by_side(corpus: JobCorpus) -> None:
 
     embedders.EMBEDDED.clear()
     texts = [one["text"] for one in corpus.documents]
-    rows = rows_of_texts(texts, vocabulary, embedders.Topics(), place)
+    rows = rows_of_texts(texts, vocabulary, place)
     assert not embedders.EMBEDDED  # they are stored
     model = load(f"{output}/{report.places['model']}")
     found, labels = assigned(report), model.predict(rows.to_scipy())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.exchange import Exchange
+    from hmrf_dask.jobs.export import Exported
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
+    from hmrf_dask.jobs.new_job import NewJob
     from hmrf_dask.jobs.places import Report
+    from hmrf_dask.jobs.released import Classified
     from hmrf_dask.jobs.suggest import Suggestion
 
 MOST = 20  # clusters shown
@@ -41,8 +45,43 @@ def _bold(text: str) -> str:
 def _files(files: dict[str, str], folder: str = "") -> Iterator[str]:
     yield _bold("Files")
     for name, path in files.items():
-        whole = ", ".join(f"{folder}{one}" for one in path.split(", "))
+        whole = ", ".join(_relative(f"{folder}{one}") for one in path.split(", "))
         yield f"  {name:12} {whole}"
+
+
+def _relative(path: str) -> str:
+    """Return a path as seen from here, where that is shorter."""
+    return path if "://" in path else min(path, os.path.relpath(path), key=len)
+
+
+def _next(*steps: tuple[str, str]) -> Iterator[str]:
+    """Return command lines to type next, each with what it does."""
+    yield _bold("Next")
+    width = max(len(command) for command, _ in steps)
+    for command, what in steps:
+        line = f"  {_command()} {command:{width}}  {what}"
+        fits = len(line) <= shutil.get_terminal_size().columns
+        yield from [line] if fits else [f"  # {what}", f"  {_command()} {command}"]
+
+
+def _new_job(made: NewJob) -> Iterator[str]:
+    """Say what was found of documents, which files were made, and what to type next."""
+    job, manifest, output = map(_relative, (made.job, made.manifest, made.output))
+    yield one_line(made.remark.removesuffix(f": {made.job}"))
+    if columns := made.columns:
+        yield f"  id    {one_line(columns['id'])}"
+        yield f"  text  {one_line(', '.join(columns['text']))}"
+        if columns["keep"]:
+            yield f"  keep  {one_line(', '.join(columns['keep']))}"
+        if columns["other"]:
+            yield f"  not used: {one_line(', '.join(columns['other'][:MOST]))}"
+        yield "other columns are meant? name them by --id, --text and --keep, or in the manifest"
+    yield from _files({"manifest": manifest, "job": job})
+    yield from _next(
+        (f"check {shlex.quote(job)}", "reads a sample; writes nothing"),
+        (f"run {shlex.quote(job)}", "makes the clusters"),
+        (f"label {shlex.quote(output)}", "asks you about some, in a browser"),
+    )
 
 
 def _wrapped(text: str) -> str:
@@ -236,6 +275,12 @@ def _report(report: Report) -> Iterator[str]:
         yield from _reported(report)
         yield from _clusters(f"{report.output}/{report.places['clusters']}")
     yield from _files(report.places, f"{report.output}/")
+    output = shlex.quote(_relative(report.output))
+    yield from _next(
+        (f"label {output}", "asks you about some documents, in a browser"),
+        (f'classify {output} "a text"', "says which cluster a text belongs to"),
+        (f"export {output} groups.csv", "writes the cluster of every document"),
+    )
 
 
 def _reported(report: Report) -> Iterator[str]:
@@ -326,7 +371,7 @@ def _answers(answers: dict[str, Any]) -> Iterator[str]:
 def _clusters(url: str) -> Iterator[str]:
     """Return the largest clusters, each with its size and its top words."""
     from hmrf_dask.documents.streams import read_whole
-    from hmrf_dask.storage.parquet import decode_parquet
+    from hmrf_dask.storage.whole_files import decode_parquet
 
     try:
         clusters = decode_parquet(read_whole(url, {})).to_pylist()
@@ -434,14 +479,45 @@ def _progress(progress: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def _classified(classified: Classified) -> Iterator[str]:
+    """Say the cluster of a text, and the next one; of several texts a line each."""
+    if len(classified.texts) != 1:
+        for row in classified.texts:
+            doubt = "" if row["known"] else "  (no word of it is known)"
+            words = one_line(row["name"]), one_line(row["text"][:60])
+            yield "\t".join([str(row["cluster"]), *words]) + doubt
+        return
+    (row,) = classified.texts
+    called = f"cluster {row['cluster']}"
+    yield f"{_bold(called)}  {one_line(row['name'])}"
+    if not row["known"]:
+        yield "the release knows none of its words, so the cluster says nothing of it"
+    elif row["runner_up"] is not None:
+        yield (
+            f"distance {row['distortion']:.3f} (0 is nearest); next is cluster "
+            f"{row['runner_up']}, {row['margin']:.3f} farther"
+        )
+
+
+def _exported(exported: Exported) -> Iterator[str]:
+    yield (
+        f"{_bold(counted(exported.documents, 'document'))} of release {exported.release} in "
+        f"{exported.file}"
+    )
+    yield f"columns: {one_line(', '.join(exported.columns))}"
+
+
 _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Agreement": _agreement,
     "Asked": _asked,
+    "Classified": _classified,
     "DemoResult": _demo,
     "Exchange": _exchange,
+    "Exported": _exported,
     "Findings": _findings,
     "FitResult": _fit,
     "Prediction": _prediction,
+    "NewJob": _new_job,
     "Report": _report,
     "Suggestion": _suggestion,
     "dict": _inspection,

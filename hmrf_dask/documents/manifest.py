@@ -20,17 +20,16 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import (
     NAME_PATTERN,
     Words,
-    parse_yaml,
+    read_yaml,
     refuse_other_kind,
     refusing,
     validated,
 )
 from hmrf_dask.errors import ConfigurationError
-from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
+from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, within
 from hmrf_dask.redaction import shortened, without_secrets
 from hmrf_dask.storage.addresses import (
     is_local,
@@ -123,6 +122,13 @@ Link = Annotated[Words, refusing(link_problem)]
 Column = Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(_checked_column)]
 
 
+Texts = Annotated[tuple[Column, ...], Field(max_length=LIST_ITEMS), *Some]
+# Columns of assignments, next to which those that are kept lie.
+ASSIGNED = (
+    "doc_id", "cluster", "distortion", "runner_up", "margin", "constrained", "violated", "name",
+)  # fmt: skip
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True
@@ -180,11 +186,20 @@ class Columns(_Model):
     """Which columns (keys, in JSONL) a document is made of."""
 
     id: Column = "id"
-    text: Column | None = Field(default="text", description="null if there are only embeddings.")
+    text: Column | Texts | None = Field(
+        default="text",
+        description="One column, or several whose texts are joined; null if there are only "
+        "embeddings.",
+    )
     time: Column | None = None
     label: Column | None = Field(default=None, description="A known class: for measuring only.")
     embedding: Column | None = Field(
         default=None, description="Rows that are ready: lists of numbers."
+    )
+    keep: tuple[Column, ...] = Field(
+        default=(),
+        max_length=LIST_ITEMS,
+        description="Columns that go through to the assignments, as texts.",
     )
     empty_text: Literal["reject", "keep"] = Field(
         default="reject", description="Whether a document without any text is a bad record."
@@ -194,23 +209,50 @@ class Columns(_Model):
     )
 
     @property
-    def in_order(self) -> tuple[str | None, ...]:
-        """Names of the columns of id, text, time, label and embedding; None for no such column.
+    def texts(self) -> tuple[str, ...]:
+        """Names of the columns of text.
 
         Examples
         --------
-        >>> Columns(id="key", text="body").in_order
-        ('key', 'body', None, None, None)
+        >>> Columns().texts, Columns(text=("subject", "body")).texts
+        (('text',), ('subject', 'body'))
         """
-        return self.id, self.text, self.time, self.label, self.embedding
+        if self.text is None:
+            return ()
+        return (self.text,) if isinstance(self.text, str) else self.text
+
+    @property
+    def in_order(self) -> tuple[str | None, ...]:
+        """Names of the columns of id, time, label and embedding, of texts, and of those to keep.
+
+        None stands for no such column.
+
+        Examples
+        --------
+        >>> Columns(id="key", text=("subject", "body"), keep=("product",)).in_order
+        ('key', None, None, None, 'subject', 'body', 'product')
+        """
+        return self.id, self.time, self.label, self.embedding, *self.texts, *self.keep
+
+    def described(self) -> dict[str, Any]:
+        """Return what documents depend on, as JSON: a setting that is not used changes nothing."""
+        return self.model_dump(mode="json", exclude=set() if self.keep else {"keep"})
 
     @model_validator(mode="after")
     def _something_to_read(self) -> Columns:
         if self.text is None and self.embedding is None:
             raise ValueError("must have a text or an embedding column")
-        used = [column for column in self.in_order if column is not None]
+        own = (self.id, self.time, self.label, self.embedding, *self.texts)
+        used = [column for column in own if column is not None]
         if len(set(used)) < len(used):
             raise ValueError(f"must be different columns, got {', '.join(used)}")
+        if taken := sorted({*self.keep} & {self.id, *self.texts, self.embedding, *ASSIGNED}):
+            raise ValueError(
+                f"keep must name columns other than id, text, embedding and {', '.join(ASSIGNED)}, "
+                f"got {', '.join(taken)}"
+            )
+        if len(set(self.keep)) < len(self.keep):
+            raise ValueError(f"keep must name each column once, got {', '.join(self.keep)}")
         return self
 
 
@@ -315,8 +357,7 @@ def load_manifest(
     The `storage_options` say how the store of the manifest itself is reached.
     """
     address = plain_url(url, "a manifest")
-    data = read_whole(address, storage_options or {}, YAML_BYTES)
-    content = parse_yaml(data, address)
+    content = read_yaml(address, "manifest", storage_options)
     refuse_other_kind(content, address, "manifest")
     return validated(Manifest, content, address)
 

@@ -28,6 +28,7 @@ from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.fit_files import start_afresh
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
+from hmrf_dask.jobs.words import sums_by_cluster, telling_words
 from hmrf_dask.questions.oracles import ChoosingOracle
 from hmrf_dask.questions.selection import explore_consolidate
 from hmrf_dask.storage.addresses import absolute_url
@@ -239,17 +240,16 @@ def _describe_clusters(
     labels: LabelArray, rows: sp.csr_array, words: list[str], truth: AnyArray
 ) -> list[ClusterSummary]:
     """Summarise the clusters, largest first."""
-    overall = rows.mean(axis=0)
+    has_word = sp.csr_array((np.ones(rows.nnz, np.int64), rows.indices, rows.indptr), rows.shape)
+    counts = sums_by_cluster(has_word, labels, len(SUBPACKAGES))
+    top_words = telling_words(counts, pa.array(words), TOP_WORDS)
     summaries = []
     for cluster in range(len(SUBPACKAGES)):
         members = np.flatnonzero(labels == cluster)
         if not len(members):
             summaries.append(ClusterSummary(cluster, 0, [], "", 0.0))
             continue
-        # What distinguishes the cluster: its mean row less that of all documents.
-        special = rows[members].mean(axis=0) - overall
-        top_words = [words[word] for word in np.argsort(-special, kind="stable")[:TOP_WORDS]]
         mostly, count = Counter(truth[members].tolist()).most_common(1)[0]
         share = count / len(members)
-        summaries.append(ClusterSummary(cluster, len(members), top_words, mostly, share))
+        summaries.append(ClusterSummary(cluster, len(members), top_words[cluster], mostly, share))
     return sorted(summaries, key=lambda summary: -summary.size)

@@ -31,7 +31,7 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.tasks.partitions import add_limbs, find_ids
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray, Sized

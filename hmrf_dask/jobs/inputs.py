@@ -22,12 +22,12 @@ from hmrf_dask.documents.sources import (
     list_sources,
 )
 from hmrf_dask.documents.streams import read_whole
-from hmrf_dask.documents.yaml_files import parse_yaml, refuse_other_kind, validated
+from hmrf_dask.documents.yaml_files import read_yaml, refuse_other_kind, validated
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.places import FORMAT
-from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
+from hmrf_dask.limits import ANSWER_BYTES
 from hmrf_dask.parameters import AUTO
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.own_files import FOLDERS
@@ -52,7 +52,7 @@ class DocumentSource:
         parts: list[Any] = [file.path, file.size, file.etag]
         parts += [file.format, file.compression, file.encoding]
         parts += [] if file.span is None else [file.span]
-        parts += [file.dialect.model_dump(mode="json"), self.columns.model_dump(mode="json")]
+        parts += [file.dialect.model_dump(mode="json"), self.columns.described()]
         return digest(json.dumps(parts).encode())[:24]
 
     def read(self) -> Iterator[Batch]:
@@ -322,7 +322,7 @@ def _read_by(job: Job, address: str, manifest: Manifest) -> list[Place]:
 def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
     """Read a job file, of which `changes` replace keys; every mistake is named in one error."""
     address = plain_url(address, "a job")
-    content = parse_yaml(read_whole(address, {}, YAML_BYTES), address)
+    content = read_yaml(address, "job")
     refuse_other_kind(content, address, "job")
     return validated(Job, {**content, **(changes or {})}, address)
 

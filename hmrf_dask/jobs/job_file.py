@@ -436,7 +436,8 @@ class Job(Section):
         default="fit", description="predict: only give new documents clusters of the last model."
     )
     start: Literal["warm", "cold"] = Field(
-        default="warm", description="warm: a later fit begins with the last centroids."
+        default="warm",
+        description="warm: a later fit begins with the last centroids, or a start of new answers.",
     )
     on_bad_record: Literal["stop", "quarantine"] = "stop"
     max_rejected: Annotated[float, Field(**within("share"))] = Field(

@@ -215,12 +215,8 @@ def model_folder(place: str) -> str:
     root = absolute_url(place)
     release = last_release(place)
     if release is not None:
-        folder = model_of(release.files)
-        storage = open_storage(root, {}, durable=False)
         with explained_to_readers():
-            for name in (name for name in release.files if name.startswith(f"{folder}/")):
-                read_file(storage, name, release.files[name])
-        return f"{root}/{folder}"
+            return verified_model(open_storage(root, {}, durable=False), release)
     with explained(root, "read it"):
         filesystem, inside = open_files(root)
         folders = ("", f"/{MODEL}")
@@ -231,6 +227,14 @@ def model_folder(place: str) -> str:
         f"a model must be a folder that save() wrote, a run directory or a job's output, got "
         f"{place!r} without model.json; check the path"
     )
+
+
+def verified_model(storage: Storage, release: Release) -> str:
+    """Return the folder of the model of a release, whose files are as they were published."""
+    folder = model_of(release.files)
+    for name in (name for name in release.files if name.startswith(f"{folder}/")):
+        read_file(storage, name, release.files[name])
+    return f"{storage.url}/{folder}"
 
 
 def model_of(files: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,16 +59,16 @@ from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_reco
 from hmrf_dask.jobs.questions import write_questions
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
+from hmrf_dask.jobs.words import words_of_partitions
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.measures.scores import normalized_mutual_info
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
-from hmrf_dask.text.tfidf import top_words
 
 
 @dataclass(frozen=True)
@@ -100,15 +99,13 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
     ids = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
     model.cluster_ids_ = np.asarray(ids, np.int32)  # whoever asks it, now or later, gets these
     with run.watch.step("write assignments"):
+        vocabulary = material.rows.vocabulary
         written = write_assignments(
             material.corpus, model.labels_, model, run.folder, constraints=answers.used,
-            names=material.names,
+            parts=_with_words(run, material), place=run.place,
         )  # fmt: skip
-        vocabulary = material.rows.vocabulary
-        words = None
-        if vocabulary is not None and vocabulary.n_word_columns:
-            words = partial(top_words, vocabulary=vocabulary)
-        tables = write_clusters(written, model, run.folder, words=words)
+        terms = None if vocabulary is None else vocabulary.terms
+        tables = write_clusters(written, model, run.folder, terms=terms)
         remove_own(run.place.storage, f"{run.name}/{MODEL}")  # of an attempt, or damaged since
         model.save(f"{run.folder}/{MODEL}")
     if lineage is None:
@@ -121,7 +118,8 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         files |= run.write(SUSPECTS, answers.suspects(model.suspect_answers_))
     if notes := answers.notes():
         files |= run.write(NOTES, notes)
-    asked, n_questions = write_questions(run, material, answers, model)
+    wanted = run.inputs.job.questions
+    asked, n_questions = ({}, 0) if not wanted else write_questions(run, material, answers, model)
     fit = {
         "J": float(model.objective_),
         "iterations": int(model.n_iter_),
@@ -137,6 +135,15 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         start=fitted.start, fit=fit, n_suspect=len(model.suspect_answers_),
         n_questions=n_questions, chosen=fitted.chosen,
     )  # fmt: skip
+
+
+def _with_words(run: JobRun, material: Material) -> list[assignments.Part]:
+    """Return the parts of a corpus with the words of their documents, where words are counted."""
+    parts, named = material.parts, material.corpus.named
+    words = words_of_partitions(DaskFlow(), material.rows, named, run.place)
+    if words is None:
+        return parts
+    return [part._replace(words=counted) for part, counted in zip(parts, words, strict=True)]
 
 
 def _traced(
@@ -212,18 +219,18 @@ def _predicted(
 ) -> tuple[Files, Overlap]:
     """Write the assignments of packs that keep none; return what they share with the last ones."""
     none, wanted = np.zeros(0, np.int64), [origin is None for origin in origins]
-    corpus, names = material.of_files(wanted)
+    corpus, parts = material.of_files(wanted)
     if corpus is None:
         return {}, Overlap(none, none, none, np.zeros(n_clusters, np.int64), 0)
     old, model = not_carried(run, material, origins), run.last_model
     with run.watch.step("write assignments"):
         labels = nearest_rows(model.predictor(), corpus) if old else None
-        written = write_assignments(corpus, labels, model, run.folder, names=names)
+        written = write_assignments(corpus, labels, model, run.folder, parts=parts, place=run.place)
     files = {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
     if not old:
         return files, Overlap(none, none, none, written.sizes, 0)
-    parts = zip(_in_changed_files(run, material), material.files, strict=True)
-    changed = [one for one, pack in parts if wanted[pack]]
+    packs = zip(_in_changed_files(run, material), material.files, strict=True)
+    changed = [one for one, pack in packs if wanted[pack]]
     return files, count_overlap(run.place, old, corpus, labels, n_clusters, changed=changed)
 
 

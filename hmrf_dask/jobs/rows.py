@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import compress
+from itertools import compress, zip_longest
 from typing import Any, NamedTuple
 
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
@@ -108,6 +108,15 @@ class JobRows:
     def places(self) -> list[int]:
         """Return the number of the pack that each partition of the corpus comes from."""
         return [place for place, one in enumerate(self.rows) for file in one.files if file.n_rows]
+
+    def kept(self) -> list[str | None]:
+        """Return of each partition of the corpus the file with the columns that are kept."""
+        return [
+            name
+            for record in self.records
+            for batch, name in zip_longest(record.documents, record.kept)
+            if batch
+        ]
 
     def homes(self) -> list[Home]:
         """Return of each partition of the corpus the files in it, with their documents."""

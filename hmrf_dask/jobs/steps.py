@@ -33,6 +33,7 @@ from hmrf_dask.jobs.answers import (
     split_answers,
     unnamed_annotators,
 )
+from hmrf_dask.jobs.assignments import Part
 from hmrf_dask.jobs.former import find_in, look_up
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import Method
@@ -78,19 +79,21 @@ def fit_job(
     run_dir: str,
     *,
     first: FloatArray | None,
+    alone: bool,
     tell: Tell,
 ) -> HMRFEstimator:
     """Fit the method of a job; `first` are the centroids of a warm start, (n_clusters, n_features).
 
-    A fit that was killed resumes in `run_dir`.
+    Not `alone`, they are a start next to those that answers make. A fit that was killed resumes in
+    `run_dir`.
     """
     parameters = dict(method.parameters)
     if method.name in PARAMETERS["on_conflict"].methods and on_conflict_of(method) == "warn":
         parameters["on_conflict"] = "keep"  # it was said, with the lines
-    if first is not None:
+    if first is not None and alone:
         parameters["init"] = first
     model = ESTIMATORS[method.name](**parameters)
-    model._progress = tell
+    model._progress, model._last = tell, None if alone else first
     if method.name in SEEDED and (answers is None or not len(answers.must_nodes)):
         raise InvalidInputError(
             f"{method.name} must have answers that say which documents belong together, its seeds, "
@@ -331,14 +334,19 @@ class Material:
     files: list[int]  # which pack each partition comes from
     repeated: list[Reject]  # documents left out, whose id another file has
 
-    def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[str]]:
-        """Return the partitions of some packs, and their names; None where there are none."""
+    @property
+    def parts(self) -> list[Part]:
+        """What the partitions are called, and where the columns are that are kept."""
+        return list(map(Part, self.names, self.rows.kept()))
+
+    def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[Part]]:
+        """Return the partitions of some packs, and their parts; None where there are none."""
         chosen = [part for part, file in enumerate(self.files) if wanted[file]]
-        names = [self.names[part] for part in chosen]
-        sources = [self.corpus.sources[part] for part in chosen]
+        parts, sources = self.parts, [self.corpus.sources[part] for part in chosen]
+        named = [parts[part] for part in chosen]
         if not sources:
-            return None, names
-        return corpus_of_files(sources, self.corpus.n_features), names
+            return None, named
+        return corpus_of_files(sources, self.corpus.n_features), named
 
 
 def check_parent(run: JobRun) -> None:
@@ -455,10 +463,11 @@ def fit_all(run: JobRun, material: Material, answers: Answers) -> JobFit:
         first = warm_centroids(method, run.last_model, run.last_vocabulary, now)
         if first is not None and first.shape[1] != material.corpus.n_features:
             first = None
+    same_answers = not n_new(answers.known, run.read_last(ANSWERS))  # they made starts before
     with run.watch.step("fit"):
         model = fit_job(
             method, material.corpus, answers.used, f"{run.folder}/fit",
-            first=first, tell=run.watch.tell,
+            first=first, alone=same_answers, tell=run.watch.tell,
         )  # fmt: skip
     return JobFit(model, "cold" if first is None else "warm", chosen)
 

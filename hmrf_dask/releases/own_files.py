@@ -50,7 +50,7 @@ _RUN = (
 )
 # What a run writes below an output, but for what is never removed: releases, LATEST, output.json.
 OUTPUT = re.compile(
-    rf"documents/{_KEY}/(?:rejects-\d{{5,}}(?:-{_HASH})?\.jsonl|labels-\d{{5,}}(?:-{_HASH})?\.parquet)"
+    rf"documents/{_KEY}/(?:rejects-\d{{5,}}(?:-{_HASH})?\.jsonl|(?:labels|kept)-\d{{5,}}(?:-{_HASH})?\.parquet)"
     rf"|counts/{_KEY}/(?:counts\.json|(?:rows|terms)-\d{{5,}}-{_HASH}\.parquet)"
     rf"|vocabularies/{_KEY}/(?:vocabulary\.json|(?:terms|components)-{_HASH}\.parquet)"
     rf"|rows/(?:{_KEY}|embeddings)/{_KEY}/(?:rows\.json|{_BLOCK})"

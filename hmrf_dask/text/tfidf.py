@@ -376,29 +376,3 @@ def _known_counts(counted: Counted, vocabulary: Vocabulary) -> scipy.sparse.csr_
     if vocabulary.settings.kind == "hashing":  # else columns ascend as terms do, each its own
         counts.sum_duplicates()
     return counts
-
-
-def top_words(centroids: FloatArray, vocabulary: Vocabulary, n_words: int = 10) -> list[list[str]]:
-    """Return the heaviest terms of each centroid, heaviest first, equals in alphabetical order.
-
-    Components lead back to terms; where words are hashed a column is named after the commonest
-    word in it. A list is shorter than `n_words` where fewer terms have a positive weight.
-
-    Examples
-    --------
-    >>> from hmrf_dask.text.counts import count_texts
-    >>> settings = TextSettings()
-    >>> frequencies = Frequencies.of(count_texts(["garden tree sea"], settings), settings)
-    >>> top_words(np.array([[0.1, 0.0, 0.9]]), make_vocabulary(frequencies, settings))
-    [['tree', 'garden']]
-    """
-    components = vocabulary.components
-    words = []
-    for centroid in np.asarray(centroids, np.float64)[:, : vocabulary.n_word_columns]:
-        weights = centroid @ components if len(components) else centroid
-        least = np.partition(weights, -n_words)[-n_words] if n_words < len(weights) else -np.inf
-        places = np.flatnonzero((weights >= least) & (weights > 0.0))
-        heaviest = places[np.argsort(-weights[places], kind="stable")][:n_words]
-        terms = vocabulary.terms.take(as_arrow(heaviest, pa.int64())).to_pylist()
-        words.append([term for term in terms if term is not None])
-    return words

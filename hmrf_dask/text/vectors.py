@@ -20,9 +20,9 @@ import pyarrow as pa
 from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
 from hmrf_dask.storage.log import padded
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.counts import refuse_file
 from hmrf_dask.text.embedders import Embedder, checked_vectors, loaded
 from hmrf_dask.text.files import (

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from hmrf_dask import load_release
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs.places import Report
@@ -64,6 +65,12 @@ def test_a_prediction_embeds_new_texts_alone(corpus: JobCorpus) -> None:
     run(corpus.write_all(40, 10, text=vectors()))
     embedders.EMBEDDED.clear()
     new = corpus.draw(5)
+    asked = load_release(corpus.folder / "out").predict([one["text"] for one in corpus.documents])
+    assert len(embedders.EMBEDDED) <= 6  # what is stored is not made again
+    assert [str(one["label"]) for one in new] == [
+        corpus.documents[asked.tolist().index(cluster)]["label"] for cluster in asked[-5:].tolist()
+    ]
+    embedders.EMBEDDED.clear()
     corpus.write(corpus.files(new, first=9))
     report = run(corpus.write_job(text=vectors(), mode="predict"))
     assert embedded(report) == 5
@@ -129,6 +136,7 @@ def test_words_and_vectors_side_by_side(corpus: JobCorpus) -> None:
     np.testing.assert_allclose((dense**2).sum(axis=1), 1 / 3, rtol=1e-5)
 
 
+@pytest.mark.long  # a second
 def test_a_new_vocabulary_keeps_the_vectors_of_a_warm_start(corpus: JobCorpus) -> None:
     both = [{"kind": "words", "refit": "always"}, vectors()]
     job = corpus.write_all(60, 10, text=both)
@@ -139,6 +147,7 @@ def test_a_new_vocabulary_keeps_the_vectors_of_a_warm_start(corpus: JobCorpus) -
     assert report.nmi == pytest.approx(1.0)
 
 
+@pytest.mark.long  # a second
 def test_ready_embeddings_go_with_words(corpus: JobCorpus) -> None:
     topics = embedders.Topics()
     rows = [{**one, "vector": topics.one(one["text"])} for one in corpus.draw(40)]
@@ -148,7 +157,8 @@ def test_ready_embeddings_go_with_words(corpus: JobCorpus) -> None:
     corpus.write({"answers.csv": corpus.answers(5)})
     columns = {"embedding": "vector", "label": "label"}
     alone = run(corpus.write_job(columns=columns, text={"kind": "embeddings"}))
-    assert alone.vocabulary["terms"] > 0  # words are counted for people
+    clusters = pq.read_table(corpus.folder / "out" / alone.places["clusters"])
+    assert all(clusters["top_words"].to_pylist())  # words are counted for people
     both = [{"kind": "words"}, {"kind": "embeddings"}]
     report = run(corpus.write_job(columns=columns, text=both))
     assert report.nmi == pytest.approx(1.0)
@@ -209,6 +219,7 @@ def test_a_wheel_that_is_missing_says_which_extra(
         run(job)
 
 
+@pytest.mark.long  # a second
 def test_damaged_vectors_are_made_again(corpus: JobCorpus) -> None:
     job = corpus.write_all(30, 5, text=vectors())
     run(job)
@@ -224,6 +235,7 @@ def test_damaged_vectors_are_made_again(corpus: JobCorpus) -> None:
     assert len(set(embedders.EMBEDDED)) == 33
 
 
+@pytest.mark.long  # a second
 def test_vectors_of_a_former_model_are_swept(corpus: JobCorpus) -> None:
     first = corpus.write_all(24, 0, text=vectors(), keep=1)
     run(first)

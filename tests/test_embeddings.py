@@ -11,13 +11,20 @@ import pytest
 import yaml
 
 from hmrf_dask import load_release
-from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HmrfWarning,
+    InvalidInputError,
+    MemoryPlanError,
+)
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs.places import Report
 from hmrf_dask.releases.release import latest
+from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.embedders import ALLOWED
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
+from hmrf_dask.text.vectors import VectorIndex, hashes_of
 from tests.support import embedders
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.job_runs import assigned, run
@@ -176,6 +183,21 @@ def test_documents_that_the_model_does_not_know_are_reported(corpus: JobCorpus) 
         report = run(corpus.write_job(text=[{"kind": "words"}, vectors()]))
     assert report.vocabulary["embeddings"]["without_token"] == 1
     assert report.vocabulary["embeddings"]["of_one_kind"] == 1
+
+
+def test_the_first_stored_vector_of_a_text_counts(tmp_path: Path) -> None:
+    """Two processes embed the same text at once: both go on with what one of them stored."""
+    storage = open_storage(str(tmp_path), {}, durable=False)
+    hashes = np.sort(hashes_of(["moon", "orbit", "wheel"]))
+    first, second = VectorIndex(storage, "vectors/a"), VectorIndex(storage, "vectors/a")
+    first.store(hashes[:2], np.ones((2, 3), np.float32), 0)
+    second.store(hashes[1:], np.full((2, 3), 2.0, np.float32), 0)  # it has read nothing yet
+    assert second.find(hashes).tolist() == [2**32, 2**32 + 1, 2 * 2**32]
+    first.refresh(0)
+    assert first.find(hashes).tolist() == second.find(hashes).tolist()
+    assert pq.read_table(tmp_path / "vectors/a/log/00002.parquet").num_rows == 1
+    with pytest.raises(MemoryPlanError, match="3 texts need 72"):
+        VectorIndex(storage, "vectors/a").refresh(50)
 
 
 @pytest.mark.parametrize(

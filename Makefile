@@ -19,7 +19,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 COMPILED_ONCE := PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo papers test test-newest test-lowest test-embedders golden published browser lint format prove bench lock clean
+.PHONY: help setup demo papers test test-newest test-lowest test-embedders golden published docs browser lint format prove bench lock clean
 
 help:
 	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
@@ -29,7 +29,8 @@ help:
 	@echo 'make test-lowest  those tests on Python 3.11 with the lowest releases that pyproject.toml admits'
 	@echo 'make test-embedders  tests of the shipped embedders in .venv-embedders, with torch (a gigabyte or more)'
 	@echo 'make golden   record the digests of all answers again, after a change that is meant to change them'
-	@echo 'make published  write the JSON schemas and the tables of parameters and modules again, from the code'
+	@echo 'make published  write the JSON schemas, and the pages that are made from the code, again'
+	@echo 'make docs     build the pages of docs as a site: docs/built/index.html'
 	@echo 'make lint     ruff, formatting, spelling, docstrings, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
 	@echo 'make bench    the speed, beside the peers (40 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
@@ -92,6 +93,10 @@ golden: $(STAMP)
 published: $(STAMP)
 	$(BIN)/python -m tests.support.published
 
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/built/.trees docs docs/built
+	@echo 'docs/built/index.html'
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -125,5 +130,5 @@ lock:
 	@rm requirements/.lowest.in
 
 clean:
-	rm -rf $(VENV) .venv-newest .venv-lowest .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf $(VENV) .venv-newest .venv-lowest .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist docs/built
 	find hmrf_dask tests pipelines -name __pycache__ -type d -prune -exec rm -rf {} +

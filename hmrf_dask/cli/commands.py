@@ -35,7 +35,8 @@ from hmrf_dask.cli.group import (
 from hmrf_dask.cli.init_command import init
 from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
-from hmrf_dask.cli.release_commands import classify, export
+from hmrf_dask.cli.release_commands import classify, diff, export
+from hmrf_dask.cli.report_command import report
 from hmrf_dask.cli.run_command import run
 from hmrf_dask.limits import RANGES
 
@@ -253,8 +254,8 @@ def hmrf() -> None:
 
 
 for command in (
-    init, check, run, label, classify, export, inspect, ask, answers, suggest_k, fit, predict,
-    evaluate, demo, completion,
+    init, check, run, report, label, classify, export, diff, inspect, ask, answers, suggest_k, fit,
+    predict, evaluate, demo, completion,
 ):  # fmt: skip
     hmrf.add_command(command)
 

@@ -78,6 +78,34 @@ def export(output: str, file: str, release: int | None, as_json: bool, quiet: bo
     print_result(export_groups(output, file, release=release), as_json=as_json, quiet=quiet)
 
 
+@click.command(
+    cls=HmrfCommand,
+    short_help="Say what changed between two releases.",
+    epilog=examples(
+        "hmrf-dask diff tickets-clusters/out",
+        "hmrf-dask diff tickets-clusters/out 3 7 -n 100 --json",
+    ),
+)
+@click.argument("output", type=Place())
+@click.argument("before", metavar="[A]", required=False, type=Whole(RANGES["release"]))
+@click.argument("after", metavar="[B]", required=False, type=Whole(RANGES["release"]))
+@click.option("-n", "most", type=Whole(RANGES["batch"]), default=20, show_default=True,
+              help="Documents that moved, and ways they went, to list.")  # fmt: skip
+@how_to_print
+def diff(
+    output: str, before: int | None, after: int | None, most: int, as_json: bool, quiet: bool
+) -> None:
+    """Say what changed in an OUTPUT from release A to B: what moved where, what came and went.
+
+    Without numbers it is the last release and the one before; `inspect` lists which are kept. All
+    documents that moved with the last release are in its moved.parquet.
+    """
+    from hmrf_dask.jobs.changes import difference
+
+    result = difference(output, before, after, most=most)
+    print_result(result, as_json=as_json, quiet=quiet)
+
+
 def _given(text: str | None) -> list[str]:
     """Return the text of the command line, or the lines of stdin."""
     if text is not None:

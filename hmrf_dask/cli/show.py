@@ -17,6 +17,7 @@ from hmrf_dask.errors import counted, in_words, rows_moved
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.ask import Asked
+    from hmrf_dask.jobs.changes import Difference
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.new_job import NewJob
     from hmrf_dask.jobs.places import Report
     from hmrf_dask.jobs.released import Classified
+    from hmrf_dask.jobs.report import Written
     from hmrf_dask.jobs.suggest import Suggestion
 
 MOST = 20  # clusters shown
@@ -142,6 +144,8 @@ def _fit(result: FitResult) -> Iterator[str]:
     documents, clusters = counted(result.n_documents, "document"), len(result.sizes)
     yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, sizes:"
     yield _wrapped(" ".join(map(str, result.sizes)))
+    if result.n_outliers:
+        yield f"{counted(result.n_outliers, 'document')} of no cluster (-1)"
     yield _violations(result.violations, result.n_pairs)
     if result.suspect_answers:
         suspects = counted(len(result.suspect_answers), "answer")
@@ -286,6 +290,8 @@ def _report(report: Report) -> Iterator[str]:
 def _reported(report: Report) -> Iterator[str]:
     documents, quarantined = report.documents, report.documents["quarantined"]
     line = f"{_since(documents, 'document')}; {documents['vectorised']:,} vectorised"
+    if "outliers" in documents:
+        line += f"; {documents['outliers']:,} of no cluster"
     yield f"{line}, {counted(quarantined, 'record')} quarantined" if quarantined else line
     yield _since(report.files, "file")
     if report.parent is not None and (report.mode != "predict" or documents["changed"]):
@@ -387,6 +393,13 @@ def _clusters(url: str) -> Iterator[str]:
         yield f"… {len(clusters) - MOST} more in the clusters file"
 
 
+def _written(written: Written) -> Iterator[str]:
+    """Say what the report says first, and where it is."""
+    for title, lines in (("Look at these first", written.alerts), ("Missing", written.limits)):
+        yield from _section(title, lines, len(lines))
+    yield from _files({"report": written.html, "data": written.json})
+
+
 def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     """Say what lies in an output or a run directory, and how far its run is."""
     from hmrf_dask.jobs.places import Report
@@ -395,6 +408,9 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     yield f"{_bold(kind)} {inspection['place']}"
     if kind == "output":
         yield from (_release(inspection["release"]), _holder(inspection["holder"]))
+        if len(inspection["releases"]) > 1:
+            yield "releases to choose from (by --release N, or diff OUTPUT A B):"
+            yield from map(_kept_release, inspection["releases"])
         if journal := inspection.get("journal"):
             yield _journal(journal)
     if kind == "run" and not inspection["running"]:
@@ -445,6 +461,11 @@ def _release(release: dict[str, Any] | None) -> str:
         f"release {release['number']} of run {release['run']}, {release['when']}, "
         f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {counts}"
     )
+
+
+def _kept_release(release: dict[str, Any]) -> str:
+    counts = ", ".join(f"{n:,} {name}" for name, n in release["counts"].items())
+    return f"  {release['number']:3}  {release['when'][:16].replace('T', ' ')}  {counts}"
 
 
 def _journal(journal: dict[str, Any]) -> str:
@@ -499,6 +520,31 @@ def _classified(classified: Classified) -> Iterator[str]:
         )
 
 
+def _difference(difference: Difference) -> Iterator[str]:
+    """Say what moved from where to where, with some documents and why, what came and went."""
+    counts = difference.documents
+    share = counts["moved"] / max(counts["both"], 1)
+    title = f"release {difference.before} to {difference.after}"
+    yield (
+        f"{_bold(title)}: {counts['moved']:,} of {counted(counts['both'], 'document')} that both "
+        f"have are in another cluster ({share:.2%}), {counts['new']:,} new, {counts['gone']:,} gone"
+    )
+    files = ", ".join(f"{number:,} {name}" for name, number in difference.files.items())
+    yield f"files: {files}; {counted(difference.answers, 'new answer')}"
+    if difference.flows:
+        yield _bold("documents  from → to")
+    for one in difference.flows:
+        words = f"{one['from']} {one['from_name']} → {one['to']} {one['to_name']}"
+        yield _cut_to_terminal(f"{one['documents']:9,}  {one_line(words)}")
+    if difference.moved:
+        yield _bold("some of them")
+    for row in difference.moved:
+        why = f"  because it is {', '.join(row['answers'])}" if row["answers"] else ""
+        yield f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}{one_line(why)}"
+        if row["text"]:
+            yield _cut_to_terminal(f"    {one_line(row['text'])}")
+
+
 def _exported(exported: Exported) -> Iterator[str]:
     yield (
         f"{_bold(counted(exported.documents, 'document'))} of release {exported.release} in "
@@ -512,6 +558,7 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Asked": _asked,
     "Classified": _classified,
     "DemoResult": _demo,
+    "Difference": _difference,
     "Exchange": _exchange,
     "Exported": _exported,
     "Findings": _findings,
@@ -520,5 +567,6 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "NewJob": _new_job,
     "Report": _report,
     "Suggestion": _suggestion,
+    "Written": _written,
     "dict": _inspection,
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from importlib.util import find_spec
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -102,6 +102,24 @@ def releases_of(output: str) -> dict[int, Release]:
     return {one.number: one for one in found if one is not None and one.files}
 
 
+class InMemory(NamedTuple):
+    """What is known of documents that were given in memory.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+        The assignments, in the order in which texts were given.
+    texts : dict of str to str
+        By id.
+    index : pandas.Index or None
+        Of the column that they came in.
+    """
+
+    table: pa.Table
+    texts: dict[str, str]
+    index: Any
+
+
 class ReleasedModel:
     """The clusters of one release of a job, and the model that made them.
 
@@ -137,6 +155,14 @@ class ReleasedModel:
     def __init__(self, output: str, release: Release) -> None:
         self.output = output
         self._release = release
+        self._memory: InMemory | None = None
+
+    def in_memory(self, held: InMemory) -> ReleasedModel:
+        """Read all that it may be asked for, and need its files no more; return itself."""
+        self._memory = held
+        _ = (self._table, self._vocabulary, self.names, self.report)
+        self.output = ""
+        return self
 
     # ---- what is there
 
@@ -144,6 +170,16 @@ class ReleasedModel:
     def release(self) -> int:
         """The number of the release."""
         return self._release.number
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The sha256 of every file of the release, by its name below the output."""
+        return self._release.files
+
+    @property
+    def ledger(self) -> Any:
+        """Which files with documents the release was made of."""
+        return self._release.ledger
 
     @property
     def n_documents(self) -> int:
@@ -216,7 +252,10 @@ class ReleasedModel:
         table
             A row for each document.
         """
-        return as_table(pa.concat_tables(self.assignment_tables(columns)))
+        table = as_table(pa.concat_tables(self.assignment_tables(columns)))
+        if self._memory is not None and self._memory.index is not None:
+            table.index = self._memory.index
+        return table
 
     def assignment_tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Yield the assignments file by file, for who cannot have all of them in memory.
@@ -230,6 +269,9 @@ class ReleasedModel:
         pyarrow.Table
         """
         wanted = None if columns is None else list(columns)
+        if self._memory is not None:
+            yield self._memory.table if wanted is None else self._memory.table.select(wanted)
+            return
         for name, sha256 in sorted(assignments_of(self._release.files).items()):
             with explained_to_readers():
                 yield decode_parquet(read_file(self._storage, name, sha256), wanted)
@@ -357,6 +399,8 @@ class ReleasedModel:
 
     def _texts(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the texts of documents that can be read."""
+        if self._memory is not None:
+            return {name: self._memory.texts[name] for name in ids}
         read: Mapping[str, Document] = self._reader.read(ids) if ids else {}
         return {name: one.text for name, one in read.items() if not one.missing}
 

@@ -37,6 +37,7 @@ from hmrf_dask.cli.init_command import init
 from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.cli.release_commands import classify, diff, edit, export
+from hmrf_dask.cli.report_command import report
 from hmrf_dask.cli.run_command import run
 from hmrf_dask.limits import RANGES
 
@@ -297,8 +298,8 @@ def hmrf() -> None:
 
 
 for command in (
-    init, check, run, label, classify, export, diff, edit, inspect, ask, answers, suggest_k, fit,
-    predict, evaluate, demo, completion,
+    init, check, run, report, label, classify, export, diff, edit, inspect, ask, answers, suggest_k,
+    fit, predict, evaluate, demo, completion,
 ):  # fmt: skip
     hmrf.add_command(command)
 

@@ -53,7 +53,8 @@ def _kind_of(parameter: Parameter) -> click.ParamType[Any] | None:
     if parameter.is_cost:
         return Number(problem_of_cost)
     if isinstance(values, Range):
-        return Whole(values, parameter.names) if values.whole else Number(values.problem)
+        names = parameter.names
+        return Whole(values, names) if values.whole else Number(values.problem, names)
     if parameter.name == "init":
         return Place()
     if values == FLAG:

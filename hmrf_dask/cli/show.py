@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.new_job import NewJob
     from hmrf_dask.jobs.places import Report
     from hmrf_dask.jobs.released import Classified
+    from hmrf_dask.jobs.report import Written
     from hmrf_dask.jobs.suggest import Suggestion
 
 MOST = 20  # clusters shown
@@ -144,6 +145,8 @@ def _fit(result: FitResult) -> Iterator[str]:
     documents, clusters = counted(result.n_documents, "document"), len(result.sizes)
     yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, sizes:"
     yield _wrapped(" ".join(map(str, result.sizes)))
+    if result.n_outliers:
+        yield f"{counted(result.n_outliers, 'document')} of no cluster (-1)"
     yield _violations(result.violations, result.n_pairs)
     if result.suspect_answers:
         suspects = counted(len(result.suspect_answers), "answer")
@@ -288,6 +291,8 @@ def _report(report: Report) -> Iterator[str]:
 def _reported(report: Report) -> Iterator[str]:
     documents, quarantined = report.documents, report.documents["quarantined"]
     line = f"{_since(documents, 'document')}; {documents['vectorised']:,} vectorised"
+    if "outliers" in documents:
+        line += f"; {documents['outliers']:,} of no cluster"
     yield f"{line}, {counted(quarantined, 'record')} quarantined" if quarantined else line
     yield _since(report.files, "file")
     if report.parent is not None and (report.mode != "predict" or documents["changed"]):
@@ -387,6 +392,13 @@ def _clusters(url: str) -> Iterator[str]:
         yield _cut_to_terminal(f"{cluster['cluster']:7} {cluster['size']:9,}  {words}")
     if len(clusters) > MOST:
         yield f"… {len(clusters) - MOST} more in the clusters file"
+
+
+def _written(written: Written) -> Iterator[str]:
+    """Say what the report says first, and where it is."""
+    for title, lines in (("Look at these first", written.alerts), ("Missing", written.limits)):
+        yield from _section(title, lines, len(lines))
+    yield from _files({"report": written.html, "data": written.json})
 
 
 def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
@@ -562,5 +574,6 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Renamed": _renamed,
     "Report": _report,
     "Suggestion": _suggestion,
+    "Written": _written,
     "dict": _inspection,
 }

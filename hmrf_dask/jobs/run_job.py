@@ -40,6 +40,7 @@ from hmrf_dask.jobs.prepare import prepare
 from hmrf_dask.jobs.progress import Tell, Watch, nothing
 from hmrf_dask.jobs.quarantine import TooManyRejectedError
 from hmrf_dask.jobs.release import release, write_fit, write_prediction
+from hmrf_dask.jobs.report import report_after_run
 from hmrf_dask.jobs.steps import (
     JobRun,
     Material,
@@ -367,7 +368,10 @@ def _work(run: JobRun) -> Report:
             results = write_prediction(run, material)
         else:
             results = write_fit(run, material, answers, fit_all(run, material, answers))
-        return release(run, material, answers, results)
+        report = release(run, material, answers, results)
+    with run.watch.step("write the report page"):
+        report_after_run(run)
+    return report
 
 
 @contextmanager

@@ -42,11 +42,12 @@ _ITERATIONS = (
     rf"|labels/\d{{5,}}/[a-z-]+\d*-{_HASH}\.parquet|state/\d{{5,}}-{_HASH}\.npz"
 )
 # What `hmrf-dask fit` writes into its run directory.
-RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|{_ASSIGNED}")
+_REPORT = r"report(?:-\d+)?\.(?:html|json)"
+RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|{_ASSIGNED}|{_REPORT}")
 _RUN = (
-    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|gone|moved|questions)\.parquet|(?:notes|suspects)\.jsonl"
+    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|classes|gone|moved|questions)\.parquet|(?:notes|suspects)\.jsonl"
     rf"|rejects/(?:{_KEY}|repeated-ids|answers|waiting)\.jsonl|rows/{_BLOCK}|fit/(?:{_ITERATIONS})"
-    rf"|{_MODEL}|{_ASSIGNED}"
+    rf"|{_MODEL}|{_ASSIGNED}|{_REPORT}"
 )
 # What a run writes below an output, but for what is never removed: releases, LATEST, output.json.
 OUTPUT = re.compile(

@@ -17,6 +17,7 @@ from hmrf_dask.documents import manifest
 from hmrf_dask.jobs import job_file
 from hmrf_dask.limits import COST_MUST_BE, Range
 from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter
+from hmrf_dask.report import content
 from tests.support.reference import commands_page, exit_codes_page, job_page, manifest_page
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +116,7 @@ def schema(of: Callable[[], dict[str, Any]]) -> Callable[[], str]:
 PUBLISHED: dict[Path, Callable[[], str]] = {
     SCHEMAS / "job-v1.json": schema(job_file.json_schema),
     SCHEMAS / "manifest-v1.json": schema(manifest.json_schema),
+    SCHEMAS / "report-v1.json": schema(content.json_schema),
     PAGE: page,
     MODULES: modules,
     REFERENCE / "job.md": job_page,

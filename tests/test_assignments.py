@@ -21,7 +21,7 @@ from hmrf_dask import Constraints, HMRFKMeans, KMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import assignments, former
-from hmrf_dask.jobs.assignments import write_assignments, write_clusters
+from hmrf_dask.jobs.assignments import Part, write_assignments, write_clusters
 from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.jobs.words import DocumentWords
 from hmrf_dask.releases.lineage import first_lineage, trace
@@ -203,7 +203,9 @@ def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> 
     plain = write_assignments(corpus, labels, model, str(tmp_path))
     before = read(tmp_path)
     names = ["b.parquet", "a.parquet"]
-    written = write_assignments(corpus, labels, called(model, ids), str(tmp_path), names=names)
+    written = write_assignments(
+        corpus, labels, called(model, ids), str(tmp_path), parts=list(map(Part, names))
+    )
     assert sorted(written.files) == ["assignments/a.parquet", "assignments/b.parquet"]
     after = read(tmp_path)
     assert after["cluster"] == [ids[one] for one in before["cluster"]]
@@ -212,7 +214,7 @@ def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> 
     assert written.sizes.tolist() == plain.sizes.tolist()
     for wrong in (["a"], ["a", "a"]):
         with pytest.raises(InvalidInputError, match="names must be one for each"):
-            write_assignments(corpus, labels, model, str(tmp_path), names=wrong)
+            write_assignments(corpus, labels, model, str(tmp_path), parts=list(map(Part, wrong)))
 
 
 def clusters_of(folder: Path) -> dict[str, list[Any]]:
@@ -236,7 +238,8 @@ def test_clusters(
             DocumentWords((case.X[start:stop] != 0).astype(np.int64), lengths[start:stop])
             for start, stop in itertools.pairwise(corpus.offsets)
         ]
-        written = write_assignments(corpus, labels, model, folder, words=words)
+        parts = [Part(f"words-{part:05}.parquet", words=of) for part, of in enumerate(words)]
+        written = write_assignments(corpus, labels, model, folder, parts=parts)
         renamed = called(model, ids)
         (sha256,) = write_clusters(written, renamed, folder, terms=pa.array(names)).values()
         bytes_.add(sha256)
@@ -282,8 +285,9 @@ def test_clusters_without_words_and_without_documents(tmp_path: Path) -> None:
     assert sorted(table["size"]) == [0, 0, 1]
     assert [one for one in table["representatives"] if one] == [[0]]
     assert sorted(table["cohesion"], key=str) == [0.0, None, None]
-    words = [DocumentWords(sp.csr_array(np.array([[0, 1, 1]])), np.array([2]))]
-    written = write_assignments(one, None, model, str(tmp_path), words=words)
+    words = DocumentWords(sp.csr_array(np.array([[0, 1, 1]])), np.array([2]))
+    parts = [Part("part-00000-of-00001.parquet", words=words)]
+    written = write_assignments(one, None, model, str(tmp_path), parts=parts)
     write_clusters(written, model, str(tmp_path), terms=pa.array(["a", "b", "c"]))
     assert sorted(clusters_of(tmp_path)["top_words"]) == [[], [], ["b", "c"]]
 

@@ -205,6 +205,24 @@ def test_groups_that_turn_out_to_be_one_are_joined() -> None:
     assert len(believe(entries[:5], trust={"": 0.9}, n_groups=3).groups) == 2
 
 
+def clicks(*lines: str) -> list[Entry]:
+    """Return choices among r, s and t of lines such as "x r s": one by a, one by b."""
+    return [
+        Entry(f"{who}{n}", "choice", (name, own), ("r", "s", "t"), answer="same", annotator=who)
+        for n, (name, *chosen) in enumerate(map(str.split, lines))
+        for who, own in zip("ab", chosen, strict=False)
+    ]
+
+
+def test_groups_are_joined_where_people_choose_either_and_not_by_a_few_wrong_choices() -> None:
+    base, trust = pairs_of("s / r", "t / r", "t / s"), {"": 0.9, "a": 0.9, "b": 0.9}
+    both = [f"x{n} {'r s' if n % 2 else 's r'}" for n in range(12)]
+    assert len(believe([*base, *clicks(*both)], trust=trust, n_groups=3).groups) == 2
+    told_apart = [f"y{n} {'r r' if n % 2 else 's s'}" for n in range(8)]
+    entries = [*base, *clicks(*both[:4], *told_apart)]
+    assert len(believe(entries, trust=trust, n_groups=3).groups) == 3
+
+
 def test_a_contradiction_has_its_chain_and_the_answers_of_each_link() -> None:
     beliefs = believe(pairs_of("a = b", "b = c", "c / a"))
     (found,) = beliefs.contradictions
@@ -323,6 +341,21 @@ def test_of_many_groups_five_are_shown_and_then_five_more() -> None:
     explore_consolidate(X + 0.01, Counted(np.arange(90) % 30), 30, 400, trust=1.0, random_state=0)
     assert max(shown) == 20
     assert shown.count(5) > 20
+
+
+def test_a_wrong_new_hides_no_groups() -> None:
+    X, shown = np.eye(20)[np.arange(80) % 20] + 0.01, list[int]()
+
+    class Forgetful(ChoosingOracle):
+        def choose(self, document: Any, representatives: Any) -> Any:
+            shown.append(len(representatives))
+            if len(shown) == 30:
+                return "new"
+            return super().choose(document, representatives)
+
+    explore_consolidate(X, Forgetful(np.arange(80) % 20), 20, 60, trust=0.9, random_state=0)
+    assert shown[-1] == 21
+    assert 5 not in shown[20:]
 
 
 @pytest.mark.parametrize("answer", [5, -1, True, "other", 0.5])

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from hmrf_dask.answers.evidence import Evidence
 from hmrf_dask.answers.settling import Settling
 
-# What is believed of an annotator before any answer: as if so many had been checked.
-BELIEVED_RIGHT, BELIEVED_WRONG = 9.5, 0.5
+# What is believed of an annotator before any answer: as if two had been checked, 5 % wrong.
+BELIEVED_RIGHT, BELIEVED_WRONG = 1.9, 0.1
 LEAST_RATE: Final = 1e-9
 MOST_RATE: Final = 0.45  # that answers show: none is turned round
 ROUNDS: Final = 8

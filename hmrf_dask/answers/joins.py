@@ -35,6 +35,9 @@ def joined_groups(settling: Settling) -> list[tuple[int, int]]:
         for pair in combinations(sorted(known), 2):
             if pair in candidates:
                 odds[pair] += _log_ratio(settling, own, pair, home if founds else None)
+    for pair, n in _choices_between(settling).items():
+        if pair in candidates:  # who sees the same group twice chooses either place as often
+            odds[pair] -= n * math.log(2.0)
     least = ENOUGH + math.log(max(settling.slots - 1, 1))
     sizes = Counter(settling.group)
     found = sorted((-ratio, pair) for pair, ratio in odds.items() if ratio > least)
@@ -59,6 +62,17 @@ def _forward_votes(settling: Settling) -> dict[int, dict[int, int]]:
             if group >= 0:
                 own[group] = own.get(group, 0) + sign * steps
     return votes
+
+
+def _choices_between(settling: Settling) -> Counter[tuple[int, int]]:
+    """Return how often one of two groups was chosen where both were shown."""
+    found, group = Counter[tuple[int, int]](), settling.group
+    for vote in settling.evidence.votes:
+        if vote.chosen is not None and len(vote.shown) > 1:
+            own = group[vote.chosen]
+            shown = {group[other] for other in vote.shown} - {own}
+            found.update((min(own, other), max(own, other)) for other in shown)
+    return found
 
 
 def _log_ratio(

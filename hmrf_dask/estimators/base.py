@@ -90,6 +90,7 @@ class HMRFEstimator(
     _fixed: Mapping[str, Any] = {}  # settings that make the method what it is
     _fixed_seeds: bool | None = None  # whether seeds keep their labels; None: `y` is ignored
     _progress: Progress = staticmethod(unwatched)  # called with the record of every commit
+    _last: FloatArray | None = None  # centroids of the fit before, to begin with among others
 
     def fit(
         self,
@@ -154,7 +155,10 @@ class HMRFEstimator(
         if fixed is not None:
             seeds = given_seeds(y, corpus.n_rows, n_clusters, distortion, fixed=fixed)
         first = given_centroids(self.init, distortion, n_clusters, corpus.n_features)
-        asked = FitInput(corpus, constraints, settings, distortion, first, seeds)
+        last = self._last
+        if last is not None:
+            last = given_centroids(last, distortion, n_clusters, corpus.n_features)
+        asked = FitInput(corpus, constraints, settings, distortion, first, seeds=seeds, last=last)
         self._factor = None
         if settings.metric:
             asked, self._factor = under_metric(asked)

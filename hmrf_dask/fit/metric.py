@@ -70,9 +70,12 @@ def under_metric(asked: FitInput) -> tuple[FitInput, FloatArray | None]:
     asked = replace(asked, settings=settings)
     if factor is None:
         return asked, None
-    first = None if asked.centroids is None else vectors_under(asked.centroids, factor)
+    first, last = (
+        None if centroids is None else vectors_under(centroids, factor)
+        for centroids in (asked.centroids, asked.last)
+    )
     corpus = asked.corpus.mapped(in_metric, Basis(factor))
-    return replace(asked, corpus=corpus, centroids=first), factor
+    return replace(asked, corpus=corpus, centroids=first, last=last), factor
 
 
 def choose_metric(asked: FitInput) -> tuple[Settings, FloatArray | None]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from hmrf_dask.estimators.prediction import (
     over_partitions,
 )
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
+from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
 from hmrf_dask.jobs.words import (
     LENGTHS,
@@ -41,9 +42,9 @@ from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.tasks.partitions import find_ids, labels_at
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
@@ -129,7 +130,7 @@ class Assigned(Sized):
 
 
 @dataclass(frozen=True)
-class _Compared(Sized):
+class Compared(Sized):
     """Rows next to the clusters."""
 
     labels: LabelArray
@@ -140,10 +141,28 @@ class _Compared(Sized):
 
 @dataclass(frozen=True)
 class _Target:
-    """The folder that files go to, and what labels are called there."""
+    """Where a file goes and what labels are called there.
+
+    `kept` is the file in the output `place` with the columns that go through to it.
+    """
 
     url: str
     cluster_ids: tuple[int, ...]
+    place: Place | None = None
+    path: str = ""
+    kept: str | None = None
+
+
+class Part(NamedTuple):
+    """What a partition of a job's corpus is called.
+
+    `kept` is the file below the output with the columns that go through to its assignments, and
+    `words` are what `Assigned` says of words and lengths of its documents, lazily.
+    """
+
+    name: str
+    kept: str | None = None
+    words: Lazy | None = None
 
 
 def write_assignments(
@@ -153,16 +172,17 @@ def write_assignments(
     folder: str,
     *,
     constraints: Constraints | None = None,
-    names: Sequence[str] | None = None,
-    words: Sequence[Lazy] | None = None,
+    parts: Sequence[Part] | None = None,
+    place: Place | None = None,
 ) -> Assigned:
     """Write FOLDER/assignments, one file for each partition.
 
     Columns: doc_id; cluster; distortion, the document's distance to the centroid of its cluster;
     runner_up, the nearest other cluster (null where there is one cluster); margin, how much farther
     that one is (negative where pairs hold the document in a cluster that is not the nearest);
-    constrained, whether a given pair names it; violated, how many of those pairs are broken. An
-    outlier has cluster -1, the nearest cluster as runner_up, the distance to that, and no margin.
+    constrained, whether a given pair names it; violated, how many of those pairs are broken; then
+    the columns that a manifest keeps. An outlier has cluster -1, the nearest cluster as runner_up,
+    the distance to that, and no margin.
 
     Parameters
     ----------
@@ -176,10 +196,10 @@ def write_assignments(
         Local folder or URL that every worker can write.
     constraints : Constraints, optional
         The given pairs. Those of documents that the corpus has not count as kept.
-    names : sequence of str, optional
-        A file name for each partition; the same documents again go best under the same name.
-    words : sequence of lazy DocumentWords, optional
-        Of each partition: what `Assigned` says of words and lengths.
+    parts : sequence of Part, optional
+        One for each partition; the same documents again go best under the same name.
+    place : Place, optional
+        The output that files of kept columns lie in.
     """
     predictor = model.predictor()
     n_features = predictor.centroids.shape[1]
@@ -188,11 +208,11 @@ def write_assignments(
             f"rows must have the {n_features} columns that the model was fitted on, got "
             f"{corpus.n_features}; make them with the same vocabulary"
         )
-    target = _Target(absolute_url(folder), tuple(model.cluster_ids_.tolist()))
-    paths = paths_of(corpus, names)
+    target = _Target(absolute_url(folder), tuple(model.cluster_ids_.tolist()), place)
+    paths = paths_of(corpus, None if parts is None else [part.name for part in parts])
     storage = open_storage(target.url, {}, durable=True)
     storage.make_root()
-    if names is None:  # else a run names them, in a folder that it made
+    if parts is None:  # else a run names them, in a folder that it made
         _refuse_foreign(storage)
     flow = DaskFlow()
     if labels is None:
@@ -200,17 +220,17 @@ def write_assignments(
     else:
         found = list(labels.to_delayed().ravel())
     broken, violations = _violations(flow, corpus, found, constraints)
-    compared = over_partitions(flow, _compared, predictor, corpus, found)
-    parts = [
+    compared = over_partitions(flow, compare, predictor, corpus, found)
+    files = [
         flow.lazy(
-            _write_part, block, part, target, path,
-            tuple(share_array(flow, one) for one in pairs), of_part,
+            _write_part, block, rows, replace(target, path=path, kept=part.kept),
+            tuple(share_array(flow, one) for one in pairs), part.words,
         )
-        for block, part, path, pairs, of_part in zip(
-            corpus.named, compared, paths, broken, words or [None] * len(paths), strict=True
+        for block, rows, path, part, pairs in zip(
+            corpus.named, compared, paths, parts or [Part("")] * len(paths), broken, strict=True
         )
     ]  # fmt: skip
-    written: Assigned = flow.compute([tree(flow, _joined, parts)])[0]
+    written: Assigned = flow.compute([tree(flow, _joined, files)])[0]
     # Files of a former fit in other partitions; its documents would come twice.
     former = filter(ASSIGNMENTS.fullmatch, storage.names(ASSIGNMENTS_FOLDER))
     storage.delete({f"{ASSIGNMENTS_FOLDER}/{name}" for name in former} - set(paths))
@@ -279,9 +299,8 @@ def key_of(name: str) -> str:
 
 def _write_part(
     block: RowBlock,
-    compared: _Compared,
+    compared: Compared,
     target: _Target,
-    path: str,
     pairs: tuple[IntArray, IntArray],
     words: DocumentWords | None,
 ) -> Assigned:
@@ -309,14 +328,16 @@ def _write_part(
     if len(called) == 1:  # no other cluster
         columns["runner_up"] = pa.nulls(len(own), pa.int32())
         columns["margin"] = pa.nulls(len(own), pa.float64())
+    if target.kept is not None and target.place is not None:
+        columns |= _kept_of(block, target.kept, target.place)
     data = encode_parquet(pa.table(columns))
-    open_storage(target.url, {}, durable=True).write(path, data)
-    return _summary({path: digest(data)}, compared, block.ids, words, len(called))
+    open_storage(target.url, {}, durable=True).write(target.path, data)
+    return _summary({target.path: digest(data)}, compared, block.ids, words, len(called))
 
 
 def _summary(
     files: Files,
-    compared: _Compared,
+    compared: Compared,
     ids: AnyArray,
     words: DocumentWords | None,
     n_clusters: int,
@@ -342,7 +363,15 @@ def _summary(
     )
 
 
-def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> _Compared:
+def _kept_of(block: RowBlock, name: str, place: Place) -> dict[str, pa.Array]:
+    """Return the columns that go through to assignments, of the documents of a block."""
+    table = read_hashed(place.storage, name, decode_parquet)
+    places = pc.index_in(pa.array(block.ids.tolist(), pa.string()), value_set=table["id"])
+    rows = table.drop_columns("id").take(places)
+    return {name: rows[name].combine_chunks() for name in rows.column_names}
+
+
+def compare(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> Compared:
     """Compare rows with their own cluster and the nearest other one.
 
     The distances are those of `transform`; ties go to the lowest cluster, as in `predict`. Outliers
@@ -363,7 +392,7 @@ def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelAr
         matrix[inside, labels[some][inside]] = np.inf
         runner_up[some] = matrix.argmin(axis=1)
         nearest[some] = matrix[every, runner_up[some]]
-    return _Compared(labels, own, runner_up, nearest)
+    return Compared(labels, own, runner_up, nearest)
 
 
 def _nearest(rows: Nearest) -> Nearest:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.dataflow import DaskFlow, tree
-from hmrf_dask.jobs import assignments
+from hmrf_dask.jobs import assignments, changes
 from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import (
     Files,
@@ -24,11 +24,13 @@ from hmrf_dask.jobs.assignments import (
     write_assignments,
     write_clusters,
 )
+from hmrf_dask.jobs.changes import moved_since
 from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
     CAME,
     CHOICE,
+    DENSE,
     INPUTS,
     JOB,
     MADE_OF,
@@ -41,6 +43,7 @@ from hmrf_dask.jobs.parent import (
 )
 from hmrf_dask.jobs.places import (
     ANSWERS,
+    CLASSES,
     GONE,
     LINEAGE,
     MODEL,
@@ -56,6 +59,7 @@ from hmrf_dask.jobs.places import (
 from hmrf_dask.jobs.predict import Origin, carry, count_outliers, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.questions import write_questions
+from hmrf_dask.jobs.report_fit import encode_classes
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
 from hmrf_dask.jobs.words import words_of_partitions
@@ -65,8 +69,9 @@ from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
+from hmrf_dask.report.content import HTML
 from hmrf_dask.storage.sealed import DamagedFileError, digest
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
 
 
@@ -100,11 +105,10 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
     ids = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
     model.cluster_ids_ = np.asarray(ids, np.int32)  # whoever asks it, now or later, gets these
     with run.watch.step("write assignments"):
-        corpus, vocabulary = material.corpus, material.rows.vocabulary
-        words = words_of_partitions(DaskFlow(), material.rows, corpus.named, run.place)
+        vocabulary = material.rows.vocabulary
         written = write_assignments(
-            corpus, labels, model, run.folder, constraints=answers.used,
-            names=material.names, words=words,
+            material.corpus, labels, model, run.folder, constraints=answers.used,
+            parts=_with_words(run, material), place=run.place,
         )  # fmt: skip
         terms = None if vocabulary is None else vocabulary.terms
         tables = write_clusters(written, model, run.folder, terms=terms)
@@ -120,7 +124,8 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         files |= run.write(SUSPECTS, answers.suspects(model.suspect_answers_))
     if notes := answers.notes():
         files |= run.write(NOTES, notes)
-    asked, n_questions = write_questions(run, material, answers, model)
+    wanted = run.inputs.job.questions
+    asked, n_questions = ({}, 0) if not wanted else write_questions(run, material, answers, model)
     fit = {
         "J": float(model.objective_),
         "iterations": int(model.n_iter_),
@@ -137,6 +142,15 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         n_questions=n_questions, chosen=fitted.chosen,
         n_outliers=None if model.outliers_ is None else written.n_outliers,
     )  # fmt: skip
+
+
+def _with_words(run: JobRun, material: Material) -> list[assignments.Part]:
+    """Return the parts of a corpus with the words of their documents, where words are counted."""
+    parts, named = material.parts, material.corpus.named
+    words = words_of_partitions(DaskFlow(), material.rows, named, run.place)
+    if words is None:
+        return parts
+    return [part._replace(words=counted) for part, counted in zip(parts, words, strict=True)]
 
 
 def _traced(
@@ -215,18 +229,18 @@ def _predicted(
 ) -> tuple[Files, Overlap]:
     """Write the assignments of packs that keep none; return what they share with the last ones."""
     none, wanted = np.zeros(0, np.int64), [origin is None for origin in origins]
-    corpus, names = material.of_files(wanted)
+    corpus, parts = material.of_files(wanted)
     if corpus is None:
         return {}, Overlap(none, none, none, np.zeros(n_clusters, np.int64), 0)
     old, model = not_carried(run, material, origins), run.last_model
     with run.watch.step("write assignments"):
         labels = nearest_rows(model.predictor(), corpus) if old else None
-        written = write_assignments(corpus, labels, model, run.folder, names=names)
+        written = write_assignments(corpus, labels, model, run.folder, parts=parts, place=run.place)
     files = {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
     if not old:
         return files, Overlap(none, none, none, written.sizes, 0)
-    parts = zip(_in_changed_files(run, material), material.files, strict=True)
-    changed = [one for one, pack in parts if wanted[pack]]
+    packs = zip(_in_changed_files(run, material), material.files, strict=True)
+    changed = [one for one, pack in packs if wanted[pack]]
     return files, count_overlap(run.place, old, corpus, labels, n_clusters, changed=changed)
 
 
@@ -247,9 +261,15 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
     with run.watch.step("write the report"):
         files = results.files | write_records(run, material.rows.records, material.repeated)
         files |= write_answers(run, answers.rejects, answers.waiting)
+        if run.previous is not None:
+            moved = moved_since(run.place, run.previous, files)
+            files |= run.write(changes.FILE, encode_parquet(moved))
         if answers.documents.gone.any():
             files |= run.write(GONE, answers.documents.encode_gone())
-        nmi = _agreement(run, material, results.files)
+        classes = _agreement(run, material, results.files)
+        nmi = None if classes is None else normalized_mutual_info(classes)
+        if classes is not None:
+            files |= run.write(CLASSES, encode_classes(classes))
         report, data = _kept(run, _report(run, material, answers, results, nmi))
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
@@ -286,6 +306,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
+        **({} if rows.vectors is None else {DENSE: asdict(rows.vectors.dense)}),
         NEXT_ID: results.lineage.next_id,
         **({} if chosen is None else {CHOICE: asdict(chosen)}),
     }
@@ -294,8 +315,8 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
 # ---- known classes
 
 
-def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
-    """Return the NMI with the label column; None where no document has a label."""
+def _agreement(run: JobRun, material: Material, files: Files) -> Contingency | None:
+    """Return documents by known class and cluster; None where no document has a class."""
     flow, written = DaskFlow(), by_key(assignments_of(files))
     tasks = [
         flow.lazy(_compared, run.place, written[key], [name for name in record.labels if name])
@@ -305,7 +326,7 @@ def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
     if not tasks:
         return None
     table: Contingency = flow.compute([tree(flow, merge, tasks)])[0]
-    return normalized_mutual_info(table) if table.n_rows else None
+    return table if table.n_rows else None
 
 
 def _compared(place: Place, written: Files, labels: list[str]) -> Contingency:
@@ -332,7 +353,6 @@ def _report(
     rows, lineage = material.rows, results.lineage
     n_quarantined = sum(record.n_rejects for record in rows.records) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
-    vocabulary = rows.vocabulary
     outliers = {} if results.n_outliers is None else {"outliers": results.n_outliers}
     return Report(
         status="done",
@@ -354,14 +374,7 @@ def _report(
             "vectorised": _n_vectorised(run, rows),
             "quarantined": n_quarantined,
         },
-        vocabulary={}
-        if vocabulary is None
-        else {
-            "terms": vocabulary.n_terms,
-            "refit": rows.refit,
-            "unknown_share": rows.coverage.unknown_share,
-            "unknown_share_then": vocabulary.unknown_share,
-        },
+        vocabulary=_words(run, rows),
         answers={
             "pairs": {
                 kind: 0 if answers.used is None else len(getattr(answers.used, f"{kind}_link"))
@@ -386,6 +399,40 @@ def _report(
     )
 
 
+def _words(run: JobRun, rows: JobRows) -> dict[str, Any]:
+    """Return what is reported of words and vectors; nothing where rows are ready embeddings."""
+    vocabulary = rows.vocabulary
+    if vocabulary is None:
+        return {}
+    return {
+        "terms": vocabulary.n_terms,
+        "refit": rows.refit,
+        "unknown_share": rows.coverage.unknown_share,
+        "unknown_share_then": vocabulary.unknown_share,
+        **_embeddings(run, rows),
+    }
+
+
+def _embeddings(run: JobRun, rows: JobRows) -> dict[str, Any]:
+    """Return what is reported of vectors; nothing where rows are words alone."""
+    if rows.vectors is None:
+        return {}
+    dense = {} if run.previous is None else run.previous.ledger.get(DENSE) or {}
+    same = dense.get("identity") == rows.vectors.dense.identity
+    last = {one.pack for entry in run.last_files.values() for one in entry.keys if same}
+    packs = zip(rows.records, rows.vectors.n_new, strict=False)
+    return {
+        "embeddings": {
+            "model": rows.vectors.dense.identity,
+            "width": rows.vectors.dense.width,
+            "share": rows.vectors.dense.share,
+            "embedded": sum(n_new for record, n_new in packs if record.key not in last),
+            "without_token": rows.vectors.n_zero,
+            "of_one_kind": sum(one.n_partial for one in rows.rows),
+        }
+    }
+
+
 def _n_vectorised(run: JobRun, rows: JobRows) -> int:
     """Return the documents of packs that the last release did not have as they are now."""
     last = {one.counts for entry in run.last_files.values() for one in entry.keys}
@@ -402,10 +449,13 @@ def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:
         "model": model_of(results.files),
         "report": f"{run.name}/{NAME}",
     }
+    if run.previous is not None:
+        found["moved"] = f"{run.name}/{changes.FILE}"
     for place, file in (("questions", QUESTIONS), ("suspects", SUSPECTS)):
         if named := [name for name in results.files if name.endswith(f"/{file}")]:
             found[place] = named[0]
-    return found | ({"rejects": f"{run.name}/{REJECTS}"} if listed else {})
+    rejects = {"rejects": f"{run.name}/{REJECTS}"} if listed else {}
+    return found | rejects | {"page": f"{run.name}/{HTML}"}
 
 
 def _kept(run: JobRun, report: Report) -> tuple[Report, bytes]:

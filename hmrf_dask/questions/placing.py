@@ -244,8 +244,12 @@ class Placing:
         return {}
 
     def _groups(self, case: Case, order: list[int]) -> dict[int, Askable]:
-        """Return the groups of a choice: all, or of many the likeliest that were not shown yet."""
-        if len(order) > ALL_SHOWN:
+        """Return the groups of a choice: all, or of many the likeliest that were not shown yet.
+
+        A wrong "new" may open more than there are: that hides none.
+        """
+        n_groups = min(len(order), self._n_clusters or len(order))
+        if n_groups > ALL_SHOWN:
             least = min(case.n_shown[group] for group in order)
             order = [group for group in order if case.n_shown[group] == least][:SOME_SHOWN]
         if self._unasked(case, order[0]) is None:

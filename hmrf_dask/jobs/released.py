@@ -160,7 +160,7 @@ class ReleasedModel:
     def in_memory(self, held: InMemory) -> ReleasedModel:
         """Read all that it may be asked for, and need its files no more; return itself."""
         self._memory = held
-        _ = (self._table, self._vocabulary, self._embedder, self.names, self.report)
+        _ = (self._table, self._vocabulary, self.names, self.report)
         self.output = ""
         return self
 

@@ -18,7 +18,7 @@ from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.jobs.places import Report
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.tasks.outliers import CLASSES, NOWHERE, limits_of
-from tests import naive
+from tests import naive_clusters
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.job_runs import assigned, run
 from tests.support.problems import planted_text
@@ -36,7 +36,7 @@ def test_limits_are_those_of_plain_loops(
         np.add.at(counts[number], np.array(rows, np.int64), 1)
     limits = limits_of(sp.csr_array(counts), share)
     found = [[one > limit for one in rows] for rows, limit in zip(classes, limits, strict=True)]
-    assert found == naive.outliers(clusters, share)
+    assert found == naive_clusters.outliers(clusters, share)
 
 
 def with_foreign_rows() -> tuple[sp.csr_matrix, np.ndarray[Any, Any]]:

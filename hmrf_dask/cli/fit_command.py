@@ -13,6 +13,7 @@ from hmrf_dask.cli.group import (
     Place,
     Whole,
     connected_to,
+    examples,
     how_to_print,
     print_result,
     where_to_run,
@@ -62,7 +63,14 @@ def _kind_of(parameter: Parameter) -> click.ParamType[Any] | None:
     return click.Choice([ON_OR_OFF.get(value, str(value)) for value in values])
 
 
-@click.command(cls=HmrfCommand, short_help="Cluster rows (.npz, .npy, Parquet blocks).")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Cluster rows (.npz, .npy, Parquet blocks).",
+    epilog=examples(
+        "hmrf-dask fit rows.npz -k 12 --run-dir runs/first",
+        "hmrf-dask fit rows.npz -k 12 --pairs pairs.csv --run-dir runs/second --fresh",
+    ),
+)
 @click.argument("rows", type=Place())
 @click.option(
     "--pairs",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.changes import Difference
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
+    from hmrf_dask.jobs.edit import Renamed
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.export import Exported
@@ -539,10 +540,16 @@ def _difference(difference: Difference) -> Iterator[str]:
     if difference.moved:
         yield _bold("some of them")
     for row in difference.moved:
-        why = f"  because it is {', '.join(row['answers'])}" if row["answers"] else ""
-        yield f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}{one_line(why)}"
+        why = f"because it is {', '.join(row['answers'])}" if row["answers"] else ""
+        moved = f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}  {one_line(why)}"
+        yield moved.rstrip()
         if row["text"]:
             yield _cut_to_terminal(f"    {one_line(row['text'])}")
+
+
+def _renamed(renamed: Renamed) -> Iterator[str]:
+    yield f"cluster {renamed.cluster} is called {_bold(one_line(renamed.name))}"
+    yield f"before: {one_line(renamed.before)}"
 
 
 def _exported(exported: Exported) -> Iterator[str]:
@@ -565,6 +572,7 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "FitResult": _fit,
     "Prediction": _prediction,
     "NewJob": _new_job,
+    "Renamed": _renamed,
     "Report": _report,
     "Suggestion": _suggestion,
     "Written": _written,

@@ -25,7 +25,7 @@ from hmrf_dask.jobs.names import called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import NAME, Report, assignments_of, explained_to_readers, verified_model
 from hmrf_dask.jobs.places import last_release as last_release_of
-from hmrf_dask.jobs.texts import Document, Texts
+from hmrf_dask.jobs.texts import Document, Texts, homes_of
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import (
     DamagedReleaseError,
@@ -227,7 +227,7 @@ class ReleasedModel:
         table
             `doc_id` and `text`; a text is missing where its file is gone.
         """
-        ids = [str(one) for one in self._row(cluster)["representatives"] or ()]
+        ids = self.nearest(cluster)
         texts = self._texts(ids)
         return as_table(
             pa.table(
@@ -237,6 +237,25 @@ class ReleasedModel:
                 }
             )
         )
+
+    def nearest(self, cluster: int) -> list[str]:
+        """Return the ids of the representatives of a cluster.
+
+        Parameters
+        ----------
+        cluster : int
+        """
+        return [str(one) for one in self._row(cluster)["representatives"] or ()]
+
+    def clusters_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the clusters of some documents by their ids; nothing of those it has not.
+
+        Parameters
+        ----------
+        ids : sequence of str
+        """
+        homes = homes_of(self.output, self._release, ids)
+        return {name: home.cluster for name, home in homes.items()}
 
     def assignments(self, columns: Sequence[str] | None = None) -> Any:
         """Return the cluster of every document.
@@ -341,14 +360,22 @@ class ReleasedModel:
 
     def _blocks(self, texts: Any) -> Iterator[RowBlock]:
         """Yield the rows of texts, a few thousand at a time."""
-        vocabulary, place = self._vocabulary, Place(self.output)
-        dense = None if vocabulary is None else vocabulary.dense
-        if vocabulary is None or (dense is not None and dense.alone and not dense.identity):
+        vocabulary = self._vocabulary
+        if vocabulary is None or self._takes_vectors:
             yield _ready_rows(texts, self.model.cluster_centers_.shape[1])
             return
-        values = as_texts(texts)
+        values, place = as_texts(texts), Place(self.output) if self.output else None
         for first in range(0, len(values), BATCH_ROWS):
-            yield rows_of_texts(values[first : first + BATCH_ROWS], vocabulary, place)
+            some = values[first : first + BATCH_ROWS]
+            yield rows_of_texts(some, vocabulary, place)
+
+    @property
+    def _takes_vectors(self) -> bool:
+        """Whether rows are vectors that were given as such: no text becomes one of them."""
+        dense = None if self._vocabulary is None else self._vocabulary.dense
+        return self._vocabulary is None or (
+            dense is not None and dense.alone and not dense.identity
+        )
 
     # ---- what it is made of
 
@@ -474,7 +501,7 @@ class Classified:
 def classify_texts(output: str, texts: Sequence[str], *, release: int | None = None) -> Classified:
     """Return the cluster of each text under a release of an output."""
     model = load_release(output, release)
-    if model._vocabulary is None:
+    if model._takes_vectors:
         raise ConfigurationError(
             f"texts must become rows as the job made them, got {output}, whose job was given "
             "embeddings; in Python load_release(...).predict takes embeddings"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         load,
     )
     from hmrf_dask.estimators.lsa import LSA
+    from hmrf_dask.jobs.in_memory import group
     from hmrf_dask.jobs.released import ReleasedModel, load_release
     from hmrf_dask.rows.blocks import Blocks
 
@@ -36,6 +37,7 @@ __all__ = [
     "PCKMeans",
     "ReleasedModel",
     "SeededKMeans",
+    "group",
     "load",
     "load_release",
 ]
@@ -43,7 +45,7 @@ __all__ = [
 _HOMES = {
     "Blocks": "rows.blocks", "Constraints": "constraints", "Corpus": "corpus.partitioned",
     "LSA": "estimators.lsa", "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
-    "load_release": "jobs.released",
+    "group": "jobs.in_memory", "load_release": "jobs.released",
 }  # fmt: skip
 
 

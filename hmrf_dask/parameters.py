@@ -203,6 +203,13 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             "this share of it; 0: only where nothing moves.",
         ),
         Parameter(
+            "outliers", RANGES["outliers"], None, METHODS,
+            "Which rows are marked as of no cluster after the fit, in outliers_ and as cluster -1 "
+            "in files; auto: those farther from every centroid than most of their cluster; a share "
+            "of all rows; None: none.",
+            objects="or None", names=(AUTO,),
+        ),
+        Parameter(
             "random_state", Range(0, 2**64 - 1), None, METHODS, "The seed.",
             objects="a RandomState or None", in_files=0,
         ),

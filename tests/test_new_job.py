@@ -1,4 +1,4 @@
-"""From a file or folder of texts to a job and questions; a job run again for answers since."""
+"""From a file or folder of texts to a job and questions; a job run again for the answers since."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def test_what_somebody_says_of_columns_goes_before(tmp_path: Path) -> None:
     assert job.method.n_clusters == 4
     other = tmp_path / "other.csv"
     write_tickets(other, JobCorpus(tmp_path).draw(30), ",")
-    with pytest.raises(ConfigurationError, match=r"--text must name a column .* 'Mesage' \(did"):
-        job_for(str(other), Wanted(text=("Mesage",)))
+    with pytest.raises(ConfigurationError, match=r"--text must name a column .* 'message' \(did"):
+        job_for(str(other), Wanted(text=("message",)))
     with pytest.raises(InvalidInputError, match="name it by --id COLUMN"):
         job_for(str(other), Wanted(text=("Ticket no",)))
 

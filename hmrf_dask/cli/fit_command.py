@@ -13,6 +13,7 @@ from hmrf_dask.cli.group import (
     Place,
     Whole,
     connected_to,
+    examples,
     how_to_print,
     print_result,
     where_to_run,
@@ -52,7 +53,8 @@ def _kind_of(parameter: Parameter) -> click.ParamType[Any] | None:
     if parameter.is_cost:
         return Number(problem_of_cost)
     if isinstance(values, Range):
-        return Whole(values, parameter.names) if values.whole else Number(values.problem)
+        names = parameter.names
+        return Whole(values, names) if values.whole else Number(values.problem, names)
     if parameter.name == "init":
         return Place()
     if values == FLAG:
@@ -60,7 +62,14 @@ def _kind_of(parameter: Parameter) -> click.ParamType[Any] | None:
     return click.Choice([*ON_OFF] if values == SWITCH else [str(value) for value in values])
 
 
-@click.command(cls=HmrfCommand, short_help="Cluster rows (.npz, .npy, Parquet blocks).")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Cluster rows (.npz, .npy, Parquet blocks).",
+    epilog=examples(
+        "hmrf-dask fit rows.npz -k 12 --run-dir runs/first",
+        "hmrf-dask fit rows.npz -k 12 --pairs pairs.csv --run-dir runs/second --fresh",
+    ),
+)
 @click.argument("rows", type=Place())
 @click.option(
     "--pairs",

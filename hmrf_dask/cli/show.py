@@ -17,8 +17,10 @@ from hmrf_dask.errors import counted, in_words, rows_moved
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.ask import Asked
+    from hmrf_dask.jobs.changes import Difference
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
+    from hmrf_dask.jobs.edit import Renamed
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.export import Exported
@@ -143,6 +145,8 @@ def _fit(result: FitResult) -> Iterator[str]:
     documents, clusters = counted(result.n_documents, "document"), len(result.sizes)
     yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, sizes:"
     yield _wrapped(" ".join(map(str, result.sizes)))
+    if result.n_outliers:
+        yield f"{counted(result.n_outliers, 'document')} of no cluster (-1)"
     yield _violations(result.violations, result.n_pairs)
     if result.suspect_answers:
         suspects = counted(len(result.suspect_answers), "answer")
@@ -287,6 +291,8 @@ def _report(report: Report) -> Iterator[str]:
 def _reported(report: Report) -> Iterator[str]:
     documents, quarantined = report.documents, report.documents["quarantined"]
     line = f"{_since(documents, 'document')}; {documents['vectorised']:,} vectorised"
+    if "outliers" in documents:
+        line += f"; {documents['outliers']:,} of no cluster"
     yield f"{line}, {counted(quarantined, 'record')} quarantined" if quarantined else line
     yield _since(report.files, "file")
     if report.parent is not None and (report.mode != "predict" or documents["changed"]):
@@ -403,6 +409,9 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     yield f"{_bold(kind)} {inspection['place']}"
     if kind == "output":
         yield from (_release(inspection["release"]), _holder(inspection["holder"]))
+        if len(inspection["releases"]) > 1:
+            yield "releases to choose from (by --release N, or diff OUTPUT A B):"
+            yield from map(_kept_release, inspection["releases"])
         if journal := inspection.get("journal"):
             yield _journal(journal)
     if kind == "run" and not inspection["running"]:
@@ -453,6 +462,11 @@ def _release(release: dict[str, Any] | None) -> str:
         f"release {release['number']} of run {release['run']}, {release['when']}, "
         f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {counts}"
     )
+
+
+def _kept_release(release: dict[str, Any]) -> str:
+    counts = ", ".join(f"{n:,} {name}" for name, n in release["counts"].items())
+    return f"  {release['number']:3}  {release['when'][:16].replace('T', ' ')}  {counts}"
 
 
 def _journal(journal: dict[str, Any]) -> str:
@@ -507,6 +521,36 @@ def _classified(classified: Classified) -> Iterator[str]:
         )
 
 
+def _difference(difference: Difference) -> Iterator[str]:
+    """Say what moved from where to where, with some documents and why, what came and went."""
+    counts = difference.documents
+    share = counts["moved"] / max(counts["both"], 1)
+    title = f"release {difference.before} to {difference.after}"
+    yield (
+        f"{_bold(title)}: {counts['moved']:,} of {counted(counts['both'], 'document')} that both "
+        f"have are in another cluster ({share:.2%}), {counts['new']:,} new, {counts['gone']:,} gone"
+    )
+    files = ", ".join(f"{number:,} {name}" for name, number in difference.files.items())
+    yield f"files: {files}; {counted(difference.answers, 'new answer')}"
+    if difference.flows:
+        yield _bold("documents  from → to")
+    for one in difference.flows:
+        words = f"{one['from']} {one['from_name']} → {one['to']} {one['to_name']}"
+        yield _cut_to_terminal(f"{one['documents']:9,}  {one_line(words)}")
+    if difference.moved:
+        yield _bold("some of them")
+    for row in difference.moved:
+        why = f"  because it is {', '.join(row['answers'])}" if row["answers"] else ""
+        yield f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}{one_line(why)}"
+        if row["text"]:
+            yield _cut_to_terminal(f"    {one_line(row['text'])}")
+
+
+def _renamed(renamed: Renamed) -> Iterator[str]:
+    yield f"cluster {renamed.cluster} is called {_bold(one_line(renamed.name))}"
+    yield f"before: {one_line(renamed.before)}"
+
+
 def _exported(exported: Exported) -> Iterator[str]:
     yield (
         f"{_bold(counted(exported.documents, 'document'))} of release {exported.release} in "
@@ -520,12 +564,14 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Asked": _asked,
     "Classified": _classified,
     "DemoResult": _demo,
+    "Difference": _difference,
     "Exchange": _exchange,
     "Exported": _exported,
     "Findings": _findings,
     "FitResult": _fit,
     "Prediction": _prediction,
     "NewJob": _new_job,
+    "Renamed": _renamed,
     "Report": _report,
     "Suggestion": _suggestion,
     "Written": _written,

@@ -202,7 +202,7 @@ def is_english(texts: Sequence[str]) -> bool:
 
     Examples
     --------
-    >>> is_english(["all of the men and the king"]), is_english(["alle Tage"])
+    >>> is_english(["all of the men and the king"]), is_english(["une phrase"])
     (True, False)
     """
     longer = [f" {text[:5_000].lower()} " for text in texts if len(text) >= 20]

@@ -139,7 +139,7 @@ class License(_Model):
     """Under which licence the documents may be used."""
 
     name: Words | None = Field(default=None, description="An identifier such as CC-BY-4.0.")
-    title: Words | None = None
+    title: Words | None = Field(default=None, description="For people.")
     path: Link | None = Field(default=None, description="Where its text is.")
 
     @model_validator(mode="after")
@@ -152,10 +152,10 @@ class License(_Model):
 class Origin(_Model):
     """Where the documents come from."""
 
-    title: Words | None = None
-    path: Link | None = None
-    email: Words | None = None
-    version: Words | None = None
+    title: Words | None = Field(default=None, description="What it is called.")
+    path: Link | None = Field(default=None, description="Where it is.")
+    email: Words | None = Field(default=None, description="Whom to ask.")
+    version: Words | None = Field(default=None, description="Which version of it.")
 
 
 class StorageOptions(_Model):
@@ -168,7 +168,9 @@ class StorageOptions(_Model):
         default=None, description="Of an object store other than the usual."
     )
     anon: StrictBool | None = Field(default=None, description="Read without credentials.")
-    requester_pays: StrictBool | None = None
+    requester_pays: StrictBool | None = Field(
+        default=None, description="Whether you pay for what is read, not the owner of the bucket."
+    )
     project: Words | None = Field(default=None, description="The project that Google bills.")
 
     @model_validator(mode="before")
@@ -185,13 +187,15 @@ class StorageOptions(_Model):
 class Columns(_Model):
     """Which columns (keys, in JSONL) a document is made of."""
 
-    id: Column = "id"
+    id: Column = Field(
+        default="id", description="What names a document: unique, at most 4,096 characters."
+    )
     text: Column | Texts | None = Field(
         default="text",
         description="One column, or several whose texts are joined; null if there are only "
         "embeddings.",
     )
-    time: Column | None = None
+    time: Column | None = Field(default=None, description="When it was written; for people.")
     label: Column | None = Field(default=None, description="A known class: for measuring only.")
     embedding: Column | None = Field(
         default=None, description="Rows that are ready: lists of numbers."
@@ -259,8 +263,10 @@ class Columns(_Model):
 class Dialect(_Model):
     """How a CSV file is written (Table Dialect)."""
 
-    delimiter: str = Field(default=",", min_length=1, max_length=1)
-    quoteChar: str = Field(default='"', min_length=1, max_length=1)  # noqa: N815 (the standard's name)
+    delimiter: str = Field(
+        default=",", min_length=1, max_length=1, description="What parts the cells."
+    )
+    quoteChar: str = Field(default='"', min_length=1, max_length=1, description="Around a cell.")  # noqa: N815 (the standard's name)
     header: StrictBool = Field(default=True, description="False: columns are named 1, 2, 3 …")
 
     @model_validator(mode="after")
@@ -278,7 +284,8 @@ class _Files(_Model):
     """Files in a store, with what is known of their content."""
 
     path: Urls = Field(
-        description="Paths from the folder of the manifest, or URLs; * ? [ ] and ** are globs."
+        description="A path from the folder of the manifest, or a URL, or a list of them; * ? [ ] "
+        "and ** are globs."
     )
     hash: Hash | None = Field(
         default=None, description="md5, or sha256:…; of a resource of one file."
@@ -286,23 +293,27 @@ class _Files(_Model):
     bytes: Annotated[int, Field(**within("file_bytes"))] | None = Field(
         default=None, description="Of a resource of one file."
     )
-    storage_options: StorageOptions | None = None
+    storage_options: StorageOptions | None = Field(
+        default=None, description="How the store of these files is reached."
+    )
 
 
 class Resource(_Files):
     """Files of one kind that hold documents."""
 
-    name: Name
-    title: Words | None = None
-    description: Words | None = None
+    name: Name = Field(description="Lower-case letters, digits, '.', '_', '-'.")
+    title: Words | None = Field(default=None, description="For people.")
+    description: Words | None = Field(default=None, description="For people.")
     format: Format | None = Field(
         default=None, description="From the ending of the name if not given."
     )
-    mediatype: Words | None = None
+    mediatype: Words | None = Field(default=None, description="For people.")
     compression: Compression | None = Field(
         default=None, description="From the ending if not given."
     )
-    encoding: Annotated[str, Field(max_length=100), AfterValidator(_checked_encoding)] = "utf-8"
+    encoding: Annotated[str, Field(max_length=100), AfterValidator(_checked_encoding)] = Field(
+        default="utf-8", description="Of CSV and text files, such as latin-1."
+    )
     dialect: Dialect = Dialect()
 
     @model_validator(mode="after")
@@ -322,22 +333,32 @@ class Answers(_Files):
 class Manifest(_Model):
     """A collection of documents and the answers about them."""
 
-    schema_: Literal["hmrf-dask/manifest/v1"] = Field(alias="$schema")
-    name: Name
-    title: Words | None = None
-    description: Words | None = None
-    version: Words | None = None
-    homepage: Link | None = None
-    created: Words | None = None
-    keywords: tuple[Words, ...] = Field(default=(), max_length=LIST_ITEMS)
-    licenses: tuple[License, ...] = Field(default=(), max_length=LIST_ITEMS)
-    sources: tuple[Origin, ...] = Field(default=(), max_length=LIST_ITEMS)
+    schema_: Literal["hmrf-dask/manifest/v1"] = Field(
+        alias="$schema", description="What this file is."
+    )
+    name: Name = Field(description="Lower-case letters, digits, '.', '_', '-'.")
+    title: Words | None = Field(default=None, description="For people.")
+    description: Words | None = Field(default=None, description="For people.")
+    version: Words | None = Field(default=None, description="For people.")
+    homepage: Link | None = Field(default=None, description="For people.")
+    created: Words | None = Field(default=None, description="For people.")
+    keywords: tuple[Words, ...] = Field(
+        default=(), max_length=LIST_ITEMS, description="For people."
+    )
+    licenses: tuple[License, ...] = Field(
+        default=(), max_length=LIST_ITEMS, description="How the documents may be used."
+    )
+    sources: tuple[Origin, ...] = Field(
+        default=(), max_length=LIST_ITEMS, description="Where the documents come from."
+    )
     language: Annotated[Words, AfterValidator(_checked_language)] | None = Field(
         default=None, description="BCP 47, such as en."
     )
-    resources: Annotated[tuple[Resource, ...], Field(max_length=LIST_ITEMS), *Some]
+    resources: Annotated[tuple[Resource, ...], Field(max_length=LIST_ITEMS), *Some] = Field(
+        description="Files that hold documents."
+    )
     documents: Columns = Columns()
-    answers: Answers | None = None
+    answers: Answers | None = Field(default=None, description="What people judged.")
     storage_options: StorageOptions = StorageOptions()
 
     @model_validator(mode="after")

@@ -43,6 +43,7 @@ from hmrf_dask.estimators.inputs import (
 )
 from hmrf_dask.estimators.prediction import (
     Predictor,
+    outlier_rows,
     predict_rows,
     score_rows,
     transform_rows,
@@ -236,6 +237,10 @@ class HMRFEstimator(
         self._run = run if scratch and lazy else None
         counts = tuple(part.n_rows for part in fitted.problem.free)
         self.labels_ = whole(fitted.labels(), counts, (), np.dtype(np.int32), lazy)
+        self._limits, marked = fitted.outliers()
+        self.outliers_ = None
+        if marked is not None:
+            self.outliers_ = whole(marked, counts, (), np.dtype(np.bool_), lazy)
         if scratch and not lazy:
             run.remove()
 
@@ -243,7 +248,7 @@ class HMRFEstimator(
         """Return the fitted model as far as new rows need it, for `estimators.prediction`."""
         check_is_fitted(self)
         metric = (self.feature_weights_, self.smoothing_)
-        return Predictor(self._distortion, self.cluster_centers_, *metric)
+        return Predictor(self._distortion, self.cluster_centers_, *metric, self._limits)
 
     def predict(self, X: Any) -> Any:
         """Return the nearest cluster of each row under the learned metric: int32 of `cluster_ids_`.
@@ -261,6 +266,23 @@ class HMRFEstimator(
         """
         predictor, corpus = self.predictor(), self._corpus(X, fitting=False)
         return predict_rows(predictor, corpus, self.cluster_ids_, lazy=is_lazy(X))
+
+    def is_outlier(self, X: Any) -> Any:
+        """Return which rows are of no cluster, as `outliers` has it: bool, shape (n_samples,).
+
+        Pairs play no part, so a row that was fitted with some may be one here alone. Without
+        `outliers` none is. A dask array, not computed yet, for a dask array, a Corpus or a path.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask import KMeans
+        >>> rows = np.array([[1.0], [1.1], [1.2], [5.0], [5.1], [5.2], [9.9]])
+        >>> model = KMeans(2, distortion="euclidean", outliers=0.2, random_state=0).fit(rows)
+        >>> model.is_outlier([[1.1], [40.0]]).tolist()
+        [False, True]
+        """
+        return outlier_rows(self.predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
 
     def transform(self, X: Any) -> Any:
         """Return the distances of rows to clusters, shape (n_samples, n_clusters).
@@ -296,8 +318,8 @@ class HMRFEstimator(
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
 
-        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_` and
-        `suspect_answers_` are not part of it: they belong to rows and pairs.
+        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_`,
+        `outliers_` and `suspect_answers_` are not part of it: they belong to rows and pairs.
 
         Examples
         --------
@@ -347,6 +369,7 @@ class HMRFEstimator(
         self.cluster_centers_ = predictor.centroids
         self.feature_weights_ = predictor.weights
         self.smoothing_ = predictor.smoothing
+        self._limits = predictor.limits
         self.n_features_in_ = predictor.centroids.shape[1]
         self.n_clusters_ = len(predictor.centroids)
         self.cluster_ids_ = np.asarray(saved.cluster_ids, np.int32)
@@ -366,6 +389,7 @@ class HMRFEstimator(
         state = dict(super().__getstate__())
         if state.pop("_run", None) is not None:
             state.pop("labels_", None)
+            state.pop("outliers_", None)
         return state
 
     def __sklearn_tags__(self) -> Any:

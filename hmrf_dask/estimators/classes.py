@@ -78,6 +78,11 @@ class HMRFKMeans(HMRFEstimator):
     tol : float, default=2e-5
         A fit, and its refinement, ends where five iterations together lower J by less than this
         share of it; 0: only where nothing moves. Fits that learn weights go on to their ends.
+    outliers : float, "auto" or None, default=None
+        Which rows are marked as of no cluster after the fit, in `outliers_` and as cluster -1 in
+        files; "auto": those farther from every centroid than most of their cluster; a share of all
+        rows; None: none. Rows with pairs, and those whose label is fixed, never are; rows of zeros,
+        which have no direction, always are under the cosine. `labels_` and J stay as they are.
     random_state : int, RandomState or None, default=None
         The seed. None draws one; with a `run_dir` that has a run, it is the run's.
 
@@ -87,6 +92,8 @@ class HMRFKMeans(HMRFEstimator):
         For a dask array, a Corpus or a path a dask array of the same row chunks, which reads files.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Of a cluster that is empty, its last centroid.
+    outliers_ : ndarray of bool, shape (n_samples,), or None
+        Which rows are outliers, as `labels_` are given; None where `outliers` is None.
     n_clusters_ : int
     choice_of_k_ : Choice or None
         What speaks for each K, where `n_clusters` is "auto": `tried` has a row for each, with how
@@ -158,6 +165,7 @@ class HMRFKMeans(HMRFEstimator):
         n_init: int = 10,
         max_iter: int = 100,
         tol: float = 2e-5,
+        outliers: float | str | None = None,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -208,6 +216,7 @@ class PCKMeans(HMRFEstimator):
         n_init: int = 10,
         max_iter: int = 100,
         tol: float = 2e-5,
+        outliers: float | str | None = None,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -250,6 +259,7 @@ class MPCKMeans(HMRFEstimator):
         n_init: int = 10,
         max_iter: int = 100,
         tol: float = 2e-5,
+        outliers: float | str | None = None,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -283,6 +293,7 @@ class KMeans(HMRFEstimator):
         n_init: int = 10,
         max_iter: int = 100,
         tol: float = 2e-5,
+        outliers: float | str | None = None,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -346,6 +357,7 @@ class COPKMeans(HMRFEstimator):
         n_init: int = 10,
         max_iter: int = 100,
         tol: float = 2e-5,
+        outliers: float | str | None = None,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -389,6 +401,7 @@ class SeededKMeans(HMRFEstimator):
         refine: str | bool = "auto",
         max_iter: int = 100,
         tol: float = 2e-5,
+        outliers: float | str | None = None,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from hmrf_dask.constraints.answer_files import parse_pairs
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, counted
+from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.jobs.assignments import column, paths_of
 from hmrf_dask.jobs.places import ANSWERS, ASSIGNMENTS_FOLDER, GONE, assignments_of
@@ -163,7 +164,7 @@ def _found(place: Place, name: str, sha256: str, wanted: AnyArray) -> BoolArray 
     return np.asarray(pc.is_in(values, value_set=known).to_numpy(False))
 
 
-_BUCKET = 2**22  # documents of one side
+BUCKET = 2**22  # documents of one side
 _SCHEMA = pa.schema([("doc_id", pa.string()), ("cluster", pa.int32())])
 
 
@@ -194,7 +195,7 @@ class _Joined(Sized):
     lost: int = 0
 
 
-class _OldFile(NamedTuple):
+class OldFile(NamedTuple):
     """Where assignments of the run before are read."""
 
     place: Place
@@ -234,14 +235,15 @@ def count_overlap(
     corpus : Corpus
         No id comes twice.
     labels : dask array, shape (n_rows,), optional
-        In the corpus's own chunks; without it all have label 0.
+        In the corpus's own chunks; without it all have label 0. Outliers, then or now, count as
+        documents that are not there: they are of no cluster.
     n_clusters : int
     names : sequence of str, optional
         Those of `write_assignments`: partitions are first compared with old files of their names.
     changed : sequence of bool, optional
         Of each partition, whether its shared documents are counted in `n_changed`.
     """
-    files = [_OldFile(place, name, sha256) for name, sha256 in sorted(old.items())]
+    files = [OldFile(place, name, sha256) for name, sha256 in sorted(old.items())]
     by_name = {file.name.rpartition("/")[2]: file for file in files}
     flow = DaskFlow()
     own = [path.removeprefix(f"{ASSIGNMENTS_FOLDER}/") for path in paths_of(corpus, names)]
@@ -265,13 +267,16 @@ def count_overlap(
     _tell_lost(files, int(lengths[2]))
     tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths[:2])
     table: Contingency = flow.compute([tree(flow, merge, tables)])[0]
-    labels = table.clusters[table.columns]
-    n_changed = int(table.counts[labels >= n_clusters].sum())
-    known = table.classes[table.rows], labels % n_clusters, table.counts
+    then, now, counts = table.classes[table.rows], table.clusters[table.columns], table.counts
+    if labels is not None:
+        inside = then != OUTLIER
+        then, now, counts = then[inside], now[inside], counts[inside]
+    n_changed = int(counts[now >= n_clusters].sum())
+    known = then, now % n_clusters, counts
     return Overlap(*known, total, n_changed)
 
 
-def _tell_lost(files: Sequence[_OldFile], lost: int) -> None:
+def _tell_lost(files: Sequence[OldFile], lost: int) -> None:
     """Warn of unreadable files; where none can be read, ids would be lost: raise."""
     if lost and lost == len(files):
         files[0].content()
@@ -288,7 +293,7 @@ def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy
     """Return the counts of documents that are in other partitions than before."""
     if not lengths.min():
         return []
-    n_buckets = math.ceil(int(lengths.max()) / _BUCKET)
+    n_buckets = math.ceil(int(lengths.max()) / BUCKET)
     if n_buckets == 1:
         return [flow.lazy(_join_rest, joined)]
     split = [flow.lazy(_split, one, n_buckets) for one in joined]
@@ -299,14 +304,18 @@ def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy
 
 
 def _join_block(
-    block: RowBlock | None, labels: LabelArray | None, old: _OldFile | None, shift: int
+    block: RowBlock | None, labels: LabelArray | None, old: OldFile | None, shift: int
 ) -> _Joined:
     """Join a partition with the old file of its name; `shift` is added to its labels."""
     before, new = None if old is None else old.read(), _SCHEMA.empty_table()
     if block is not None:
-        labels = np.zeros(block.n_rows, np.int32) if labels is None else labels
         ids = pa.array(block.ids.tolist()).cast(pa.string())
-        new = pa.table([ids, column(labels + np.int32(shift), pa.int32())], schema=_SCHEMA)
+        if labels is None:
+            shown = np.zeros(block.n_rows, np.int32)
+        else:
+            shown = np.where(labels < 0, np.int32(OUTLIER), labels + np.int32(shift))
+        new = pa.table([ids, column(shown, pa.int32())], schema=_SCHEMA)
+        new = new.filter(pc.not_equal(new["cluster"], OUTLIER))
     joined = _join(_SCHEMA.empty_table() if before is None else before, new)
     return replace(joined, lost=int(old is not None and before is None))
 
@@ -328,11 +337,12 @@ def _join_rest(parts: Sequence[_Joined]) -> Contingency:
 def _split(joined: _Joined, n_buckets: int) -> list[_Joined]:
     """Return the documents without a partner in buckets by the hash of their id."""
     none = tabulate(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    sides = [_split_table(one, n_buckets) for one in (joined.old, joined.new)]
+    sides = [split_table(one, n_buckets) for one in (joined.old, joined.new)]
     return [_Joined(none, old, new) for old, new in zip(*sides, strict=True)]
 
 
-def _split_table(table: pa.Table, n_buckets: int) -> list[pa.Table]:
+def split_table(table: pa.Table, n_buckets: int) -> list[pa.Table]:
+    """Return documents in buckets by the hash of their ids: one id is in one bucket everywhere."""
     ids = np.asarray(table["doc_id"].to_pylist(), dtype=np.str_)
     bucket = hash_ids(ids) % np.uint64(n_buckets)
     return [table.filter(column(bucket == one, pa.bool_())) for one in range(n_buckets)]
@@ -345,7 +355,7 @@ def _left(joined: _Joined) -> IntArray:
 def _sizes(labels: LabelArray | None, n_clusters: int) -> IntArray:
     if labels is None:
         return np.zeros(n_clusters, np.int64)
-    return np.bincount(labels, minlength=n_clusters).astype(np.int64)
+    return np.bincount(labels[labels >= 0], minlength=n_clusters).astype(np.int64)
 
 
 def _counts(joined: _Joined) -> Contingency:

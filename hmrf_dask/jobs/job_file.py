@@ -416,10 +416,19 @@ class Job(Section):
     Paths are relative to the file. `answers` are pair files beyond those of the manifest.
     """
 
-    schema_: Literal["hmrf-dask/job/v1"] = Field(default=SCHEMA, alias="$schema")
-    name: str = Field(default="job", pattern=NAME_PATTERN, max_length=100)
-    manifest: Place
-    answers: tuple[Place, ...] = Field(default=(), max_length=LIST_ITEMS)
+    schema_: Literal["hmrf-dask/job/v1"] = Field(
+        default=SCHEMA, alias="$schema", description="What this file is."
+    )
+    name: str = Field(
+        default="job",
+        pattern=NAME_PATTERN,
+        max_length=100,
+        description="Lower-case letters, digits, '.', '_', '-'. An output belongs to one name.",
+    )
+    manifest: Place = Field(description="Where the documents are, and answers: a path or URL.")
+    answers: tuple[Place, ...] = Field(
+        default=(), max_length=LIST_ITEMS, description="More files of answers."
+    )
     annotators: dict[str, Annotated[float, Field(**within("share"))]] = Field(
         default={},
         max_length=LIST_ITEMS,
@@ -439,7 +448,11 @@ class Job(Section):
         default="warm",
         description="warm: a later fit begins with the last centroids, or a start of new answers.",
     )
-    on_bad_record: Literal["stop", "quarantine"] = "stop"
+    on_bad_record: Literal["stop", "quarantine"] = Field(
+        default="stop",
+        description="quarantine: bad records and answers are left out, listed in rejects/, and a "
+        "warning; stop: they end the run with 65.",
+    )
     max_rejected: Annotated[float, Field(**within("share"))] = Field(
         default=MAX_REJECTED,
         description="The largest share of records, and of answers, that quarantine leaves out: a "

@@ -94,10 +94,10 @@ class _Documents:
     place: str  # a file, or the folder with all of them
     kind: str
     files: Sequence[str]
-    columns: dict[str, Any]
-    records: FirstRecords | None
     texts: Sequence[str]  # some of them
-    n_documents: int | None  # None where they were not all read
+    n_documents: int | None = None  # None where they were not all read
+    columns: dict[str, Any] = field(default_factory=dict)
+    records: FirstRecords | None = None
 
 
 def job_for(place: str, wanted: Wanted = Wanted()) -> NewJob:
@@ -190,8 +190,7 @@ def _found(path: str, place: str, wanted: Wanted) -> tuple[_Documents, str]:
             "a file of its own"
         )
     texts = [_beginning(file) for file in files[kind][:_SAMPLED]]
-    n_files = len(files[kind])
-    return _Documents(path, kind, files[kind], {}, None, texts=texts, n_documents=n_files), left_out
+    return _Documents(path, kind, files[kind], texts, n_documents=len(files[kind])), left_out
 
 
 def _kind_of(path: str) -> str | None:
@@ -237,7 +236,9 @@ def _of_rows(path: str, kind: str, files: Sequence[str], wanted: Wanted) -> _Doc
     columns = _columns(files[0], records, wanted)
     texts = [text for name in columns["text"] for text in records.values(name)]
     n_documents = len(records.rows) if records.complete and len(files) == 1 else None
-    return _Documents(path, kind, files, columns, records, texts=texts, n_documents=n_documents)
+    return _Documents(
+        path, kind, files, texts, n_documents=n_documents, columns=columns, records=records
+    )
 
 
 def _columns(file: str, records: FirstRecords, wanted: Wanted) -> dict[str, Any]:
@@ -328,7 +329,7 @@ def _documents_lines(columns: dict[str, Any]) -> Iterator[str]:
 
 def _job(documents: _Documents, wanted: Wanted) -> str:
     """Return the job, with a word on what may be changed."""
-    n_clusters = wanted.n_clusters or _n_clusters(documents.n_documents)
+    n_clusters = wanted.n_clusters or n_clusters_for(documents.n_documents)
     chosen = " # chosen on a sample, then kept; or give a number" if n_clusters == AUTO else ""
     lines = [
         "# What to do with the documents. `hmrf-dask run` does it; later runs read what is new.",
@@ -345,17 +346,28 @@ def _job(documents: _Documents, wanted: Wanted) -> str:
 
 
 def _text_lines(documents: _Documents) -> Iterator[str]:
-    """Yield how texts become rows: words of one document, or of most, tell nothing apart."""
-    english = is_english(documents.texts)
-    settings: dict[str, Any] = {"stop_words": "english"} if english else {}
-    if documents.n_documents is None or documents.n_documents >= FEW:
-        settings |= {"min_df": 2, "max_df": 0.5}
+    settings = text_settings(documents.texts, documents.n_documents)
+    left_out = ["stop words"] if "stop_words" in settings else []
+    left_out += ["words of one document, and of half of all"] if "min_df" in settings else []
     if settings:
-        comment = "left out: stop words, " if english else "left out: "
-        yield f"text: {_yaml(settings)} # {comment}words of one document, and of half of all"
+        yield f"text: {_yaml(settings)} # left out: {', '.join(left_out)}"
 
 
-def _n_clusters(n_documents: int | None) -> int | str:
+def text_settings(texts: Sequence[str], n_documents: int | None) -> dict[str, Any]:
+    """Return how texts become rows: words of one document, or of most, tell nothing apart.
+
+    Examples
+    --------
+    >>> text_settings(["the end of all and everything"], n_documents=1000)
+    {'stop_words': 'english', 'min_df': 2, 'max_df': 0.5}
+    """
+    settings: dict[str, Any] = {"stop_words": "english"} if is_english(texts) else {}
+    if n_documents is None or n_documents >= FEW:
+        settings |= {"min_df": 2, "max_df": 0.5}
+    return settings
+
+
+def n_clusters_for(n_documents: int | None) -> int | str:
     """Return K for so few documents that it cannot be chosen, the rule of thumb √(n / 2)."""
     if n_documents is None or n_documents >= FEW:
         return AUTO
@@ -370,7 +382,9 @@ def _yaml(value: Any) -> str:
     >>> _yaml(["a b", "no"]), _yaml("id")
     ("[a b, 'no']", 'id')
     """
-    line = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**20)
+    line = yaml.safe_dump(
+        value, sort_keys=False, default_flow_style=True, allow_unicode=True, width=2**20
+    )
     return str(line.removesuffix("\n").removesuffix("\n...").strip())
 
 

@@ -21,6 +21,8 @@ from hmrf_dask.releases.release import (
     check_files,
     latest,
     read_file,
+    read_release,
+    release_log,
     small_of,
 )
 from hmrf_dask.storage.addresses import absolute_url
@@ -49,7 +51,9 @@ class Report:
     documents : dict
         Number of documents by their ids: `all`; `new` and `gone` since the last release; `changed`,
         those that it had too, in a file that is new or changed; `moved`, those that it had too, in
-        another cluster, and `moved_share`, 0 to 1, of those that it had too. Also those
+        another cluster, and `moved_share`, 0 to 1, of those that it had too. Of
+        all, `outliers` are of no cluster, where the method marks some; they count neither as new
+        nor gone, but documents that become outliers, or are none any more, do. Also those
         `vectorised` in this run, and `quarantined` records of all files.
     vocabulary : dict
         `terms`, whether it was made again (`refit`), the share of words it does not know in the
@@ -112,6 +116,7 @@ class Report:
 
 
 ASSIGNMENTS_FOLDER = "assignments"
+_SHOWN = ("number", "when", "counts")  # of a release that is not the last
 LINEAGE = "lineage.json"
 ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
@@ -302,10 +307,22 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
         "place": url,
         "running": holder is not None,
         "release": published,
+        "releases": _kept_releases(storage),
         "holder": None if holder is None else asdict(holder),
         "journal": _journal(url, release),
         "progress": _run_progress(url, *at_work) if at_work else None,
     }
+
+
+def _kept_releases(storage: Storage) -> list[dict[str, Any]]:
+    """Return the releases whose files are there, the last one first."""
+    found = list[dict[str, Any]]()
+    for number in sorted(release_log(storage).numbers(), reverse=True):
+        with explained_to_readers(), suppress(FileNotFoundError):  # it may go meanwhile
+            release = read_release(storage, number)
+            if release.files:
+                found.append({name: getattr(release, name) for name in _SHOWN})
+    return found
 
 
 def _journal(url: str, release: Release | None) -> dict[str, Any] | None:

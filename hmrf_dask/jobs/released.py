@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from importlib.util import find_spec
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from hmrf_dask.jobs.names import called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import NAME, Report, assignments_of, explained_to_readers, verified_model
 from hmrf_dask.jobs.places import last_release as last_release_of
-from hmrf_dask.jobs.texts import Document, Texts
+from hmrf_dask.jobs.texts import Document, Texts, homes_of
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import (
     DamagedReleaseError,
@@ -38,6 +38,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.storage.whole_files import decode_parquet
+from hmrf_dask.text.embedders import Embedder, find_embedder
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
@@ -102,6 +103,24 @@ def releases_of(output: str) -> dict[int, Release]:
     return {one.number: one for one in found if one is not None and one.files}
 
 
+class InMemory(NamedTuple):
+    """What is known of documents that were given in memory.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+        The assignments, in the order in which texts were given.
+    texts : dict of str to str
+        By id.
+    index : pandas.Index or None
+        Of the column that they came in.
+    """
+
+    table: pa.Table
+    texts: dict[str, str]
+    index: Any
+
+
 class ReleasedModel:
     """The clusters of one release of a job, and the model that made them.
 
@@ -137,6 +156,14 @@ class ReleasedModel:
     def __init__(self, output: str, release: Release) -> None:
         self.output = output
         self._release = release
+        self._memory: InMemory | None = None
+
+    def in_memory(self, held: InMemory) -> ReleasedModel:
+        """Read all that it may be asked for, and need its files no more; return itself."""
+        self._memory = held
+        _ = (self._table, self._vocabulary, self._embedder, self.names, self.report)
+        self.output = ""
+        return self
 
     # ---- what is there
 
@@ -144,6 +171,16 @@ class ReleasedModel:
     def release(self) -> int:
         """The number of the release."""
         return self._release.number
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The sha256 of every file of the release, by its name below the output."""
+        return self._release.files
+
+    @property
+    def ledger(self) -> Any:
+        """Which files with documents the release was made of."""
+        return self._release.ledger
 
     @property
     def n_documents(self) -> int:
@@ -191,7 +228,7 @@ class ReleasedModel:
         table
             `doc_id` and `text`; a text is missing where its file is gone.
         """
-        ids = [str(one) for one in self._row(cluster)["representatives"] or ()]
+        ids = self.nearest(cluster)
         texts = self._texts(ids)
         return as_table(
             pa.table(
@@ -201,6 +238,25 @@ class ReleasedModel:
                 }
             )
         )
+
+    def nearest(self, cluster: int) -> list[str]:
+        """Return the ids of the representatives of a cluster.
+
+        Parameters
+        ----------
+        cluster : int
+        """
+        return [str(one) for one in self._row(cluster)["representatives"] or ()]
+
+    def clusters_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the clusters of some documents by their ids; nothing of those it has not.
+
+        Parameters
+        ----------
+        ids : sequence of str
+        """
+        homes = homes_of(self.output, self._release, ids)
+        return {name: home.cluster for name, home in homes.items()}
 
     def assignments(self, columns: Sequence[str] | None = None) -> Any:
         """Return the cluster of every document.
@@ -216,7 +272,10 @@ class ReleasedModel:
         table
             A row for each document.
         """
-        return as_table(pa.concat_tables(self.assignment_tables(columns)))
+        table = as_table(pa.concat_tables(self.assignment_tables(columns)))
+        if self._memory is not None and self._memory.index is not None:
+            table.index = self._memory.index
+        return table
 
     def assignment_tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Yield the assignments file by file, for who cannot have all of them in memory.
@@ -230,6 +289,9 @@ class ReleasedModel:
         pyarrow.Table
         """
         wanted = None if columns is None else list(columns)
+        if self._memory is not None:
+            yield self._memory.table if wanted is None else self._memory.table.select(wanted)
+            return
         for name, sha256 in sorted(assignments_of(self._release.files).items()):
             with explained_to_readers():
                 yield decode_parquet(read_file(self._storage, name, sha256), wanted)
@@ -299,12 +361,28 @@ class ReleasedModel:
 
     def _blocks(self, texts: Any) -> Iterator[RowBlock]:
         """Yield the rows of texts, a few thousand at a time."""
-        if self._vocabulary is None:
+        vocabulary = self._vocabulary
+        if vocabulary is None or self._takes_vectors:
             yield _ready_rows(texts, self.model.cluster_centers_.shape[1])
             return
-        values = as_texts(texts)
+        values, place = as_texts(texts), Place(self.output) if self.output else None
         for first in range(0, len(values), BATCH_ROWS):
-            yield rows_of_texts(values[first : first + BATCH_ROWS], self._vocabulary)
+            some = values[first : first + BATCH_ROWS]
+            yield rows_of_texts(some, vocabulary, self._embedder, place)
+
+    @property
+    def _takes_vectors(self) -> bool:
+        """Whether rows are vectors that were given as such: no text becomes one of them."""
+        dense = None if self._vocabulary is None else self._vocabulary.dense
+        return self._vocabulary is None or (
+            dense is not None and dense.alone and not dense.identity
+        )
+
+    @cached_property
+    def _embedder(self) -> Embedder | None:
+        """What makes vectors of texts, where rows have such."""
+        dense = None if self._vocabulary is None else self._vocabulary.dense
+        return find_embedder(dense.model) if dense is not None and dense.identity else None
 
     # ---- what it is made of
 
@@ -355,6 +433,8 @@ class ReleasedModel:
 
     def _texts(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the texts of documents that can be read."""
+        if self._memory is not None:
+            return {name: self._memory.texts[name] for name in ids}
         read: Mapping[str, Document] = self._reader.read(ids) if ids else {}
         return {name: one.text for name, one in read.items() if not one.missing}
 
@@ -428,7 +508,7 @@ class Classified:
 def classify_texts(output: str, texts: Sequence[str], *, release: int | None = None) -> Classified:
     """Return the cluster of each text under a release of an output."""
     model = load_release(output, release)
-    if model._vocabulary is None:
+    if model._takes_vectors:
         raise ConfigurationError(
             f"texts must become rows as the job made them, got {output}, whose job was given "
             "embeddings; in Python load_release(...).predict takes embeddings"

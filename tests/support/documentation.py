@@ -85,14 +85,14 @@ def blocks(page: Path) -> list[Block]:
 
 
 def masked(text: str) -> str:
-    """Return a text whose numbers and spaces do not count.
+    """Return a text in which numbers, hashes and spaces do not count.
 
     Examples
     --------
     >>> masked("12 files,  1,910 documents") == masked("3 files, 7 documents ")
     True
     """
-    return " ".join(re.sub(r"\d[\d,.]*\d|\d", "0", text).replace("─", "").split())
+    return " ".join(re.sub(r"\b[\da-f]{8,}\b|\d[\d,.]*\d|\d", "0", text).split())
 
 
 def is_shown(shown: str, printed: str) -> bool:
@@ -218,7 +218,7 @@ def parsed(command: str) -> None:
             continue
         group: click.Command = hmrf
         arguments = [word for word in words[at + 1 :] if not word.startswith(">")]
-        context = click.Context(hmrf, info_name="hmrf-dask")
+        context = click.Context(hmrf, info_name="hmrf-dask", **hmrf.context_settings)
         while isinstance(group, click.Group) and arguments and arguments[0] in group.commands:
             name = arguments.pop(0)
             group = group.commands[name]

@@ -38,7 +38,7 @@ def _values(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
             return "[the parameters](../parameters.md)"
         properties = definitions[name].get("properties")
         return f"[{name}](#{name.lower()})" if properties else _values(definitions[name], {})
-    if choices := schema.get("anyOf"):
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
         words = [_values(one, definitions) for one in choices if one.get("type") != "null"]
         return " or ".join(dict.fromkeys(words))
     if "const" in schema:
@@ -80,13 +80,21 @@ def _default(name: str, schema: dict[str, Any], required: list[str]) -> str:
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
+def _what(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """Return what a key is for: in its own words, else in those of what it holds."""
+    if words := schema.get("description"):
+        return str(words).partition("\n")[0]
+    inner = [definitions[schema["$ref"].rpartition("/")[2]]] if "$ref" in schema else []
+    parts = [*inner, *schema.get("anyOf", [])]
+    return next((words for one in parts if (words := _what(one, definitions))), "")
+
+
 def _table(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     """Return a table of the keys of a part of a file."""
     required = schema.get("required", [])
     rows = ["| key | values | default | what |", "| --- | --- | --- | --- |"]
     for name, one in schema["properties"].items():
-        whole = {**(definitions.get(one.get("$ref", "").rpartition("/")[2], {})), **one}
-        what = one.get("description") or (whole.get("description") or "").partition("\n")[0]
+        what = _one_line(_what(one, definitions))
         values = _values(one, definitions)
         rows.append(f"| `{name}` | {values} | {_default(name, one, required)} | {what} |")
     return "\n".join(rows).replace("  |", " |") + "\n"
@@ -141,8 +149,13 @@ def commands_page() -> str:
         "they end: [exit codes](exit-codes.md).\n"
     )
     for name, command in _commands(hmrf):
-        context = click.Context(command, info_name=name, max_content_width=100)
-        context.terminal_width = 100
+        words = name.split()
+        context = click.Context(hmrf, info_name=words[0], **hmrf.context_settings)
+        for word in words[1:]:
+            group = context.command
+            assert isinstance(group, click.Group)
+            context = click.Context(group.commands[word], context, word, terminal_width=100)
+        command = context.command
         text += f"\n## {name}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
     return text
 

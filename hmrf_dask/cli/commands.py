@@ -298,8 +298,8 @@ def hmrf() -> None:
 
 
 for command in (
-    init, check, run, report, label, classify, export, diff, edit, inspect, ask, answers,
-    suggest_k, fit, predict, evaluate, demo, completion,
+    init, check, run, report, label, classify, export, diff, edit, inspect, ask, answers, suggest_k,
+    fit, predict, evaluate, demo, completion,
 ):  # fmt: skip
     hmrf.add_command(command)
 

@@ -139,7 +139,7 @@ def edit(
         raise click.UsageError("give one of --rename CLUSTER NAME and --undo CLUSTER")
     if rename is not None and not rename[1].strip():
         raise click.UsageError("the name of --rename must not be empty; --undo takes a name back")
-    result = undo_name(output, undo) if rename is None else rename_cluster(output, *rename)
+    result = rename_cluster(output, *rename) if rename else undo_name(output, undo or 0)
     print_result(result, as_json=as_json, quiet=quiet)
 
 

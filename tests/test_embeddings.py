@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs.places import Report
+from hmrf_dask.jobs.report import write_report
 from hmrf_dask.releases.release import latest
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.embedders import ALLOWED
@@ -166,10 +168,14 @@ def test_ready_embeddings_go_with_words(corpus: JobCorpus) -> None:
     alone = run(corpus.write_job(columns=columns, text={"kind": "embeddings"}))
     clusters = pq.read_table(corpus.folder / "out" / alone.places["clusters"])
     assert all(clusters["top_words"].to_pylist())  # words are counted for people
+    assert not [one for one in write_report(alone.output).limits if "bars" in one]
     both = [{"kind": "words"}, {"kind": "embeddings"}]
     report = run(corpus.write_job(columns=columns, text=both))
     assert report.nmi == pytest.approx(1.0)
     assert report.vocabulary["embeddings"]["width"] == embedders.WIDTH
+    written = write_report(report.output)
+    assert not [one for one in written.limits if "bars" in one]
+    assert all(one["bars"] for one in json.loads(Path(written.json).read_text())["clusters"])
 
 
 def test_documents_that_the_model_does_not_know_are_reported(corpus: JobCorpus) -> None:

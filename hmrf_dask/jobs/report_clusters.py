@@ -135,12 +135,15 @@ def _bars(
         raise InvalidInputError(
             f"rows must be made of words alone, got {n_columns} columns for {words.n_columns} words"
         )
+    centroids = model.cluster_centers_[:, : words.n_of_words]
     weights = model.feature_weights_  # none where the metric is a full one
+    if weights is not None:
+        weights = weights[: words.n_of_words]
     plain = weights is None or words.components is not None or (weights == 1.0).all()
     learned = None if plain else weights
     many = _FEW_BARS * 15 // max(len(sizes), 1)
     bars = word_bars(
-        model.cluster_centers_, sizes, words.terms,
+        centroids, sizes, words.terms,
         components=words.components, learned=learned, most=min(15, max(many, _LEAST_BARS)),
     )  # fmt: skip
     return bars, () if learned is None else _heaviest(learned, words.terms)

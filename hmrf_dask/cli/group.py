@@ -155,6 +155,9 @@ EXIT_CODES = (
 )
 
 
+HELP = ["-h", "--help"]
+
+
 class HmrfGroup(click.Group):
     """A group whose errors and warnings are one clear line on stderr, never a traceback."""
 
@@ -209,6 +212,10 @@ class HmrfCommand(click.Command):
 
     An empty value is a variable that a script did not set.
     """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        context = {"help_option_names": HELP} | (settings.pop("context_settings", None) or {})
+        super().__init__(*args, context_settings=context, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what the package warns of is shown under --quiet too."""

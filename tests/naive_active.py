@@ -12,16 +12,20 @@ BINS = 4096
 
 
 class Naive:
-    """Explore along density from the densest row, then consolidate the most uncertain rows."""
+    """Explore by the rows nearest to centroids of finer and finer fits, then along density.
+
+    Then consolidate the most uncertain rows. `fits` gives labels and centroids of so many clusters.
+    """
 
     def __init__(
         self,
         rows: NDArray[np.float64],
         n_clusters: int,
         oracle: Callable[[int, int], bool | None],
+        fits: Callable[[int], tuple[NDArray[np.int32], NDArray[np.float64]]],
     ) -> None:
         self.units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        self.n_clusters, self.oracle = n_clusters, oracle
+        self.n_clusters, self.oracle, self.fits = n_clusters, oracle, fits
         self.groups: list[list[int]] = []
         self.aside: list[int] = []
         self.inferred: list[tuple[int, int]] = []
@@ -30,13 +34,31 @@ class Naive:
         """Yield one pair after the other, and take the answers."""
         mean = self.units.sum(axis=0)
         density = np.maximum(self.units @ (mean / np.linalg.norm(mean)), 1e-9)
-        yield from self.place(int(density.argmax()))
+        for row in self.central_rows():
+            if len(self.groups) < self.n_clusters:
+                yield from self.place(row)
         while len(self.groups) < self.n_clusters:
-            visited = [row for group in self.groups for row in group] + self.aside
-            distance = 1.0 - (self.units @ self.units[visited].T).max(axis=1)
+            distance = 1.0 - (self.units @ self.units[self.visited()].T).max(axis=1)
             yield from self.place(int((distance * density).argmax()))
         while True:
             yield from self.place(self.most_uncertain())
+
+    def visited(self) -> list[int]:
+        return [row for group in self.groups for row in group] + self.aside
+
+    def central_rows(self) -> Iterator[int]:
+        """Yield the row nearest to each centroid, as long as rows open groups."""
+        n_clusters = self.n_clusters
+        while 4 * n_clusters <= len(self.units):
+            labels, centroids = self.fits(n_clusters)
+            sizes = np.bincount(labels, minlength=n_clusters)
+            for cluster in sorted(range(n_clusters), key=lambda one: (-sizes[one], one)):
+                if len(self.visited()) > 4 * (len(self.groups) + 1):
+                    return
+                members = np.flatnonzero(labels == cluster)
+                if len(members) and not set(members.tolist()) & set(self.visited()):
+                    yield int(members[(self.units[members] @ centroids[cluster]).argmax()])
+            n_clusters = math.ceil(1.5 * n_clusters)
 
     def place(self, row: int) -> Iterator[tuple[int, int]]:
         near = [float(self.units[row] @ self.mean(group)) for group in self.groups]

@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hmrf_dask import Corpus, HMRFKMeans
+from hmrf_dask import Corpus, HMRFKMeans, KMeans
 from hmrf_dask.active import LabelOracle, explore_consolidate
 from hmrf_dask.constraints.closure import connected_numbers
 from hmrf_dask.errors import InvalidInputError
@@ -263,9 +263,13 @@ def test_the_default_asks_as_written(n_clusters: int) -> None:
         asked.append((first, second))
         return oracle(first, second)
 
-    naive = Naive(rows.astype(np.float64), n_clusters, oracle)
-    wanted = list(itertools.islice(naive.questions(), 300))
-    pairs = explore_consolidate(rows, noted, n_clusters, 300, trust=1.0)
+    def fits(n: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        model = KMeans(n, n_init=3, random_state=0).fit(rows)
+        return model.labels_, model.cluster_centers_
+
+    naive = Naive(rows.astype(np.float64), n_clusters, oracle, fits)
+    wanted = list(itertools.islice(naive.questions(), 301))[:300]  # the last one is answered, too
+    pairs = explore_consolidate(rows, noted, n_clusters, 300, trust=1.0, random_state=0)
     assert asked == wanted
     assert len(naive.aside) > 1
     assert len(naive.inferred) > 1

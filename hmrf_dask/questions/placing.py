@@ -100,7 +100,7 @@ class Placing:
         return self._n_clusters is not None and len(self.known) >= self._n_clusters
 
     @property
-    def _finds_groups(self) -> bool:
+    def finds_groups(self) -> bool:
         """Whether documents still open groups: there may be fewer groups than clusters."""
         return len(self._rows) <= SEARCH * (len(self.known) + 1)
 
@@ -172,9 +172,11 @@ class Placing:
         weights = np.exp(self._pool.scale * (distances.min() - distances))
         known = 1.0
         if case.own is not None or not self.explored:
-            missing = 1.0 - len(self.known) / self._n_clusters if self._n_clusters else 0.0
+            missing = 0.0
+            if self._n_clusters and self.finds_groups:
+                missing = 1.0 - len(self.known) / self._n_clusters
             known -= max(NEW, missing)
-        if case.own is not None or (not self.explored and self._finds_groups):
+        if case.own is not None or (not self.explored and self.finds_groups):
             # such rows are chosen for being far from all: where they are near says less of them
             weights = weights + weights.sum() / len(weights)
         return Prior(known * weights / weights.sum(), distances)
@@ -233,14 +235,19 @@ class Placing:
         return self._groups(case, order) if chooses else self._group(case, order, opinion)
 
     def _group(self, case: Case, order: list[int], opinion: Opinion) -> dict[int, Askable]:
-        """Return the likeliest group with a member that can be asked about."""
-        is_said = case.odds.get(opinion.best, 0.0) > 0.0  # then the unlikely ones need no answer
-        for group in order:
-            is_likely = opinion.posterior[group] >= UNLIKELY
-            is_likely |= not (is_said or case.n_shown[group])
-            member = self._unasked(case, group) if is_likely else None
-            if member is not None:
-                return {group: member}
+        """Return the likeliest group with a member that can be asked about.
+
+        Where a group was said the unlikely ones need no answer, unless nothing else can settle it.
+        """
+        is_said = case.odds.get(opinion.best, 0.0) > 0.0
+        searches = self.finds_groups and not self.explored
+        for least in (UNLIKELY, 0.0) if is_said and not searches else (UNLIKELY,):
+            for group in order:
+                is_likely = opinion.posterior[group] >= least
+                is_likely |= not (is_said or case.n_shown[group])
+                member = self._unasked(case, group) if is_likely else None
+                if member is not None:
+                    return {group: member}
         return {}
 
     def _groups(self, case: Case, order: list[int]) -> dict[int, Askable]:

@@ -146,15 +146,18 @@ def open_rows(rows: Askable, table: Table, wanted: Wanted, mean: Table | None) -
     candidates = np.flatnonzero(is_open)
     chance = uniforms(rows.block.keys[candidates], 0, "question", 0, 0, 0)
     drawn, explored = candidates[chance < wanted.share], candidates[chance < wanted.explored]
-    named = _listed(rows, places, table, wanted)
+    compared = _listed(rows, np.concatenate([places, drawn]), table, wanted)
+    named = compared.take(np.arange(len(places)))
     # a bound on how much the own share may be: cos(x, S) − cos(x, S − x) ≤ 1.0625 / (‖S‖ − 1)
     reach = 1.125 / np.maximum(wanted.lengths - 1.0, 0.5)
     least = np.maximum(gaps[candidates] - reach[labels[candidates]], 0.0)
     return OpenRows(
         _between(rows, candidates, least, table, wanted),
-        None if mean is None else _far(rows, explored, (table, mean), wanted),
+        None
+        if mean is None
+        else _far(rows.take(explored), labels[explored], (table, mean), wanted),
         Listed(numbers.astype(np.float64), named.rows, named.cosines, named.labels, len(rows.rows)),
-        _listed(rows, drawn, table, wanted).values,
+        compared.values[len(places) :],
     )
 
 
@@ -241,7 +244,7 @@ def _between(
 
     More and more rows are compared in full, until no other can have a gap as small.
     """
-    count = 2 * wanted.most
+    count = wanted.most + wanted.most // 2
     while count < len(candidates):
         limit = np.partition(least, count)[count]
         chosen = np.flatnonzero(least <= limit)
@@ -252,13 +255,9 @@ def _between(
     return _listed(rows, candidates, table, wanted).cut()
 
 
-def _far(
-    rows: Askable, candidates: IntArray, tables: tuple[Table, Table], wanted: Wanted
-) -> Listed:
+def _far(some: Askable, labels: LabelArray, tables: tuple[Table, Table], wanted: Wanted) -> Listed:
     """Return the rows with the greatest distance to their own centroid × density."""
     table, mean = tables
-    some = rows.take(candidates)
-    labels = _labels(some, table)[0]
     own = 1.0 - COSINE.own_distances(some.block, some.terms, table, labels)
     own = without_own_share(own, wanted.lengths[labels])
     worth = (1.0 - own) * np.maximum(1.0 - some.distances(mean)[:, 0], 0.0)

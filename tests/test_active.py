@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -255,7 +254,7 @@ def test_the_default_asks_as_written(n_clusters: int) -> None:
     asked: list[tuple[int, int]] = []
 
     def oracle(first: int, second: int) -> bool | None:
-        if (7 * first + second) % 23 == 0:
+        if (7 * first + second) % 17 == 0:
             return None
         return bool(topics[first] == topics[second])
 
@@ -264,7 +263,7 @@ def test_the_default_asks_as_written(n_clusters: int) -> None:
         return oracle(first, second)
 
     naive = Naive(rows.astype(np.float64), n_clusters, oracle)
-    wanted = list(itertools.islice(naive.questions(), 300))
+    wanted = [pair for _, pair in zip(range(301), naive.questions(), strict=False)][:300]
     pairs = explore_consolidate(rows, noted, n_clusters, 300, trust=1.0)
     assert asked == wanted
     assert len(naive.aside) > 1

@@ -97,7 +97,8 @@ def explore_consolidate(
     rows = Pool(corpus, allowed, in_memory=in_memory)
     dialogue = Dialogue(oracle, n_queries, by_id=corpus.has_ids)
     asking = Asking(corpus, rows, dialogue, n_clusters, draw_seed(random_state))
-    asking.placing = Placing(dialogue, rows, n_clusters, trust)
+    everything = rows if allowed is None else Pool(corpus, None, in_memory=in_memory)
+    asking.placing = Placing(dialogue, rows, everything, n_clusters, trust)
     with suppress(BudgetSpentError):
         STRATEGIES[strategy](asking)
     return (asking.placing if strategy == DEFAULT else dialogue).constraints()
@@ -210,7 +211,7 @@ def _place_next(pool: Pool, placing: Placing, farthest: FarthestFirst) -> bool:
     """Place the next row, if there is one."""
     row = None if placing.explored else farthest.next()
     if row is None and len(placing.known) > 1:
-        row = pool.most_uncertain(placing.known.directions(), placing.asked)
+        row = pool.most_uncertain(placing.means(), placing.asked)
     if row is not None:
         placing.place(row)
     return row is not None

@@ -8,7 +8,7 @@ NEWEST ?= $(shell for minor in 14 13 12; do \
     for python in python3.$$minor "$$(pyenv root 2>/dev/null)"/versions/3.$$minor.*/bin/python; do \
         if $$python -c 'import venv' 2>/dev/null; then echo $$python; exit; fi; done; done)
 LOCK ?= requirements/lock.txt
-PAPERS ?= kdd2004 sdm2004 active rounds icml2002 defaults noise costs genes inference labels scale large refinement
+PAPERS ?= kdd2004 sdm2004 active rounds icml2002 defaults noise rows costs genes inference labels scale large refinement
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
@@ -19,7 +19,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 COMPILED_ONCE := PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo papers test test-newest test-lowest golden published browser lint format prove bench lock clean
+.PHONY: help setup demo papers test test-newest test-lowest golden published docs browser lint format prove bench lock clean
 
 help:
 	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
@@ -28,7 +28,8 @@ help:
 	@echo 'make test-newest  the linters, and tests of answers and interfaces, on the newest Python here (NEWEST=python3.13)'
 	@echo 'make test-lowest  those tests on Python 3.11 with the lowest releases that pyproject.toml admits'
 	@echo 'make golden   record the digests of all answers again, after a change that is meant to change them'
-	@echo 'make published  write the JSON schemas and the tables of parameters and modules again, from the code'
+	@echo 'make published  write the JSON schemas, and the pages that are made from the code, again'
+	@echo 'make docs     build the pages of docs as a site: docs/built/index.html'
 	@echo 'make lint     ruff, formatting, spelling, docstrings, mypy --strict, the layers'
 	@echo 'make prove    the full-size figures: proof.json and a table'
 	@echo 'make bench    the speed, beside the peers (40 minutes; some rows: make bench ARGS="estep fit"; ARGS=--help)'
@@ -85,6 +86,10 @@ golden: $(STAMP)
 published: $(STAMP)
 	$(BIN)/python -m tests.support.published
 
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/built/.trees docs docs/built
+	@echo 'docs/built/index.html'
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -118,5 +123,5 @@ lock:
 	@rm requirements/.lowest.in
 
 clean:
-	rm -rf $(VENV) .venv-newest .venv-lowest .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf $(VENV) .venv-newest .venv-lowest .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist docs/built
 	find hmrf_dask tests pipelines -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
         load,
     )
     from hmrf_dask.estimators.lsa import LSA
+    from hmrf_dask.jobs.in_memory import group
+    from hmrf_dask.jobs.released import ReleasedModel, load_release
+    from hmrf_dask.rows.blocks import Blocks
 
 __all__ = [
     "LSA",
+    "Blocks",
     "COPKMeans",
     "ConstrainedKMeans",
     "Constraints",
@@ -31,13 +35,17 @@ __all__ = [
     "MPCKMeans",
     "OwnDistortion",
     "PCKMeans",
+    "ReleasedModel",
     "SeededKMeans",
+    "group",
     "load",
+    "load_release",
 ]
 
 _HOMES = {
-    "Constraints": "constraints", "Corpus": "corpus.partitioned", "LSA": "estimators.lsa",
-    "OwnDistortion": "distortions",
+    "Blocks": "rows.blocks", "Constraints": "constraints", "Corpus": "corpus.partitioned",
+    "LSA": "estimators.lsa", "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
+    "group": "jobs.in_memory", "load_release": "jobs.released",
 }  # fmt: skip
 
 

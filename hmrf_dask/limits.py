@@ -68,6 +68,7 @@ RANGES: Final[dict[str, Range]] = {
     "share": Range(0.0, 1.0),
     # Of a pair. A document's costs and distances are integers below 2**61 together.
     "cost": Range(0.0, 1e12),
+    "block_weight": Range(1e-6, 1e6),  # a kind that counts less is noise in float32
     "columns": Range(1, LARGEST_INT32),  # numbers of features are int32
     "drift": Range(0.0, 100.0),
     "n_partitions": Range(1, 1_000_000),

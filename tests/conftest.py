@@ -78,8 +78,12 @@ def process_cluster() -> Iterator[LocalCluster]:
         threads_per_worker=1,
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",
-        # a worker asks one that died for so long, half a minute by default
-        env={"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"},
+        env={
+            # a worker asks one that died for so long, half a minute by default
+            "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s",
+            # taken a hundred times a second, idle or not
+            "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+        },
     ) as cluster:
         yield cluster
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from copy import copy
@@ -14,17 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse as sp
 
 from hmrf_dask import Constraints, HMRFKMeans, KMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
 from hmrf_dask.jobs import assignments, former
-from hmrf_dask.jobs.assignments import write_assignments, write_clusters
+from hmrf_dask.jobs.assignments import Part, write_assignments, write_clusters
 from hmrf_dask.jobs.former import count_overlap
+from hmrf_dask.jobs.words import DocumentWords
 from hmrf_dask.releases.lineage import first_lineage, trace
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.text.files import Place
-from hmrf_dask.types import FloatArray
+from tests.naive import telling_words, usual
 from tests.support.fits import Case, text_case
 from tests.support.own_distortions import Hellinger
 from tests.support.stores import Place as Address
@@ -200,7 +203,9 @@ def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> 
     plain = write_assignments(corpus, labels, model, str(tmp_path))
     before = read(tmp_path)
     names = ["b.parquet", "a.parquet"]
-    written = write_assignments(corpus, labels, called(model, ids), str(tmp_path), names=names)
+    written = write_assignments(
+        corpus, labels, called(model, ids), str(tmp_path), parts=list(map(Part, names))
+    )
     assert sorted(written.files) == ["assignments/a.parquet", "assignments/b.parquet"]
     after = read(tmp_path)
     assert after["cluster"] == [ids[one] for one in before["cluster"]]
@@ -209,7 +214,7 @@ def test_stable_ids_and_names(case: Case, model: HMRFKMeans, tmp_path: Path) -> 
     assert written.sizes.tolist() == plain.sizes.tolist()
     for wrong in (["a"], ["a", "a"]):
         with pytest.raises(InvalidInputError, match="names must be one for each"):
-            write_assignments(corpus, labels, model, str(tmp_path), names=wrong)
+            write_assignments(corpus, labels, model, str(tmp_path), parts=list(map(Part, wrong)))
 
 
 def clusters_of(folder: Path) -> dict[str, list[Any]]:
@@ -220,34 +225,53 @@ def test_clusters(
     case: Case, model: HMRFKMeans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignments, "REPRESENTATIVES", 3)
-    names = np.array([f"word{number}" for number in range(case.X.shape[1])])
-
-    def words(centroids: FloatArray) -> list[list[str]]:
-        return [names[np.argsort(-one)[:4]].tolist() for one in centroids]
-
+    names = [f"word{number:03}" for number in range(case.X.shape[1])]
     assert case.ids is not None
     ids = [17, 3, 40, 8]
     tables, bytes_ = [], set()
+    lengths = np.random.default_rng(2).integers(1, 200, len(case.ids))
     for partitions in (1, 90, (0, 0, 50, 90)):
         corpus = case.corpus(partitions)
         labels = fitted_labels(model, corpus)
         folder = str(tmp_path / str(partitions))
-        written = write_assignments(corpus, labels, model, folder)
-        (sha256,) = write_clusters(written, called(model, ids), folder, words=words).values()
+        words = [
+            DocumentWords((case.X[start:stop] != 0).astype(np.int64), lengths[start:stop])
+            for start, stop in itertools.pairwise(corpus.offsets)
+        ]
+        parts = [Part(f"words-{part:05}.parquet", words=of) for part, of in enumerate(words)]
+        written = write_assignments(corpus, labels, model, folder, parts=parts)
+        renamed = called(model, ids)
+        (sha256,) = write_clusters(written, renamed, folder, terms=pa.array(names)).values()
         bytes_.add(sha256)
         tables.append(clusters_of(Path(folder)))
     assert len(bytes_) == 1
     table = tables[0]
     assert table["cluster"] == [3, 8, 17, 40]
     labels, matrix = np.asarray(model.labels_), model.transform(case.X)
+    has = (case.X.toarray() != 0).astype(int)
+    counts = [has[labels == label].sum(axis=0).tolist() for label in range(4)]
+    expected = telling_words(counts, names, 10)
     for row, label in enumerate([1, 3, 0, 2]):
         members = np.flatnonzero(labels == label)
         own = matrix[members, label]
-        near = sorted(zip(own, case.ids[members], strict=True))[:3]
-        assert table["representatives"][row] == [one for _, one in near]
+        # Classes of length are half as wide as a doubling, so somewhat more than the quartiles.
+        shortest, longest = map(length_class, usual(lengths[members].tolist()))
+        near = sorted(
+            (distance, document)
+            for distance, document, length in zip(
+                own, case.ids[members], lengths[members].tolist(), strict=True
+            )
+            if shortest <= length_class(length) <= longest
+        )
+        assert table["representatives"][row] == [document for _, document in near[:3]]
         assert table["size"][row] == len(members)
         assert table["cohesion"][row] == pytest.approx(own.mean(), rel=1e-14)
-        assert table["top_words"][row] == words(model.cluster_centers_)[label]
+        assert table["top_words"][row] == expected[label]
+
+
+def length_class(length: int) -> int:
+    """Return how many half doublings a length is above 1, rounded down."""
+    return (length * length).bit_length()
 
 
 def test_clusters_without_words_and_without_documents(tmp_path: Path) -> None:
@@ -255,14 +279,17 @@ def test_clusters_without_words_and_without_documents(tmp_path: Path) -> None:
     model = KMeans(3, random_state=0, distortion="euclidean").fit(corpus)
     one = Corpus.from_rows(np.eye(3, dtype=np.float32)[:1])
     written = write_assignments(one, None, model, str(tmp_path))
-    write_clusters(written, model, str(tmp_path))
+    write_clusters(written, model, str(tmp_path), terms=pa.array(["a", "b", "c"]))
     table = clusters_of(tmp_path)
     assert table["top_words"] == [None] * 3
     assert sorted(table["size"]) == [0, 0, 1]
     assert [one for one in table["representatives"] if one] == [[0]]
     assert sorted(table["cohesion"], key=str) == [0.0, None, None]
-    write_clusters(written, model, str(tmp_path), words=lambda rows: [["a", "b"]] * len(rows))
-    assert clusters_of(tmp_path)["top_words"] == [["a", "b"]] * 3
+    words = DocumentWords(sp.csr_array(np.array([[0, 1, 1]])), np.array([2]))
+    parts = [Part("part-00000-of-00001.parquet", words=words)]
+    written = write_assignments(one, None, model, str(tmp_path), parts=parts)
+    write_clusters(written, model, str(tmp_path), terms=pa.array(["a", "b", "c"]))
+    assert sorted(clusters_of(tmp_path)["top_words"]) == [[], [], ["b", "c"]]
 
 
 def test_any_store(
@@ -355,6 +382,6 @@ def test_worker_processes_write_the_same_bytes(
         here = write_assignments(corpus, given, model, str(tmp_path / "b"), constraints=pairs)
     assert there.files == here.files
     assert there.distortions.tolist() == here.distortions.tolist()
-    assert there.ids.tolist() == here.ids.tolist()
+    assert there.nearest.ids.tolist() == here.nearest.ids.tolist()
     found = count_overlap(Place(str(tmp_path / "a")), there.files, corpus, given, 4)
     assert sum(found.counts) == case.n_rows

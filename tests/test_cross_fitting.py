@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hmrf_dask import Constraints, HMRFKMeans
 from hmrf_dask.rows.canonical import hash_ids
+from hmrf_dask.tasks.answers import FOLDS, Agreement, agreement, fold_numbers
 from hmrf_dask.tasks.first_centroids import completed
-from hmrf_dask.tasks.folds import FOLDS, Agreement, agreement, fold_numbers
 from hmrf_dask.tasks.start_sample import restrict
 from tests import naive
 from tests.support.cases import FITS
@@ -179,7 +179,7 @@ def test_answers_of_one_class_or_one_kind_are_folded_too(
 ) -> None:
     monkeypatch.setattr("hmrf_dask.fit.candidates.WHOLE_ROWS", 5000 if whole else 0)
     monkeypatch.setattr("hmrf_dask.fit.starts.WHOLE_WORK", 0)
-    monkeypatch.setattr("hmrf_dask.fit.cross_fitting.ignores_pairs", lambda name: True)
+    monkeypatch.setattr("hmrf_dask.fit.candidates.begins_without_answers", lambda name: True)
     rows = planted_text(120, 200, 4, 2)[0]
     pairs = Constraints(*(np.array(one, np.int64).reshape(-1, 2) for one in (must, cannot)))
     model = HMRFKMeans(4, random_state=0, n_init=3).fit(rows, must_link=pairs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -11,12 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from hmrf_dask import HMRFKMeans
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.documents.builtin import Document, read_docstrings
 from hmrf_dask.jobs import demo
-
-README = Path(__file__).parents[1] / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +64,7 @@ def test_demo_goes_the_whole_way(tmp_path: Path, documents: list[Document]) -> N
     result = CliRunner().invoke(hmrf, ["demo", "--json", f"--folder={folder}"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert result.stderr.count("...\n") == 4
+    assert result.stderr.count("...\n") == 5
     assert sum(summary["size"] for summary in found["clusters"]) == len(documents)
     assert found["nmi_with_answers"] > found["nmi_without_answers"] - 0.05
     assert found["nmi_with_answers"] > 0.5
@@ -84,17 +80,3 @@ def test_demo_goes_the_whole_way(tmp_path: Path, documents: list[Document]) -> N
     for name in ("assignments", "pairs"):
         assert found["files"][name] in again.stdout
     assert f"{found['nmi_with_answers']:.3f}" in again.stdout
-
-
-def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    program, questions = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len([line for line in program.splitlines() if line]) == 6
-    names: dict[str, object] = {}
-    exec(program, names)
-    model = names["model"]
-    assert isinstance(model, HMRFKMeans)
-    assert model.labels_[2] == model.labels_[4]
-    assert model.labels_[0] != model.labels_[1]
-    assert "'cannot_link': 0" in capsys.readouterr().out
-    exec(questions, names)
-    assert capsys.readouterr().out == "[0 1 0 1 0]\n"

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.jobs import folder_job
+from hmrf_dask.jobs import new_job
 from hmrf_dask.page import launch
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
@@ -119,7 +119,7 @@ def test_a_folder_of_texts_gets_a_job_and_an_output(output, served, monkeypatch,
 
     monkeypatch.setattr(launch, "run_again", run_again)
     result = label(folder, "--port", 0)
-    home = f"{folder}{folder_job.SUFFIX}"
+    home = f"{folder}{new_job.SUFFIX}"
     assert ran == [(f"{home}/out", f"{home}/job.yaml")]
     assert result.stderr.count("count ...") == 1
     assert "without a release" in result.stderr  # as nothing ran

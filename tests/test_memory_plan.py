@@ -115,14 +115,18 @@ def add(bench: Bench) -> None:
     add_sums([Sums(one, nothing, nothing, np.zeros(K, np.int64), WIDTH + 1) for one in dense])
 
 
-def start(bench: Bench) -> None:
+def start(bench: Bench, last: Any = None) -> None:
     empty = bench.block.take(np.arange(0))
     plan = StartSample(
         empty, np.arange(ROWS), None, np.zeros(0, np.int64), bench.settings, bench.distortion,
-        bench.extent, 2.0**-8, 400,
+        bench.extent, 2.0**-8, 400, last,
     )  # fmt: skip
     block = RowBlock.concatenate([bench.rows()])
     run_candidate(make_start_sample(block, plan), MemoryRun(), 1, Turn("random 0"))
+
+
+def warm_start(bench: Bench) -> None:
+    start(bench, bench.centroids.copy())
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,7 @@ def start(bench: Bench) -> None:
         ("first variation", screen),
         ("adds up", add),
         ("start", start),
+        ("start", warm_start),
     ],
 )
 def test_tasks_take_what_the_plan_says(

@@ -113,6 +113,10 @@ def test_new_answers_start_from_the_last_clusters(corpus: JobCorpus, read_files:
     report = run(job)
     assert (report.start, sum(report.answers["pairs"].values())) == ("warm", 60)
     assert read_files == []
+    assert report.fit["start_reason"]  # new answers had a say
+    corpus.write(corpus.files(corpus.draw(20), first=50))
+    report = run(job)
+    assert report.fit["start_reason"] == ""  # they are not new now
     cold = run(job, output="cold")
     assert report.fit["iterations"] <= cold.fit["iterations"]
 

@@ -217,6 +217,11 @@ def test_candidates_come_in_the_order_that_decides_ties() -> None:
     assert candidate_names(Settings(4, init="random", n_init=2), 5) == ["random 0", "random 1"]
     assert candidate_names(Settings(4, init="neighborhoods"), 5) == ["neighborhoods 0"]
     assert candidate_names(Settings(4, init="k-means++", n_init=1), 5) == ["k-means++ 0"]
+    last = "last-centroids 0"
+    assert candidate_names(auto, 5, warm=True) == [last, *from_pairs]
+    assert candidate_names(auto, 0, warm=True) == [last]
+    assert candidate_names(Settings(4, init="neighborhoods"), 5, warm=True)[0] == last
+    assert candidate_names(Settings(4, init="random"), 5, warm=True) == [last]
 
 
 def test_of_candidates_as_good_the_first_wins() -> None:

@@ -28,7 +28,7 @@ from tests.support.loop import iterations, make_bench
 from tests.support.problems import random_problem
 
 
-@njit()
+@njit(cache=True)
 def _best_of_group(labels, problem, form, group):  # type: ignore[no-untyped-def]
     fill_tables(labels, form)
     group_energies(labels, problem, form, group)

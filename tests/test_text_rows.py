@@ -39,7 +39,6 @@ from hmrf_dask.text.tfidf import (
     Vocabulary,
     make_vocabulary,
     to_rows,
-    top_words,
 )
 from hmrf_dask.text.vectorise import (
     SourceRows,
@@ -127,28 +126,6 @@ def test_what_a_vocabulary_does_not_know_is_counted(kind: Any) -> None:
     assert coverage.unknown_share == 0.75
     assert Coverage.total([coverage, coverage]) == Coverage(6, 4, 2, 8)
     assert Coverage().unknown_share == 0.0
-
-
-@pytest.mark.parametrize("kind", ["words", "hashing"])
-def test_top_words(kind: Any) -> None:
-    texts = ["fig fig fig pear", "kiwi apple"]
-    vocabulary = vocabulary_of(texts, TextSettings(kind=kind))
-    rows, _ = rows_of_texts(texts, vocabulary)
-    found = top_words(rows.toarray(), vocabulary, 3)
-    assert found[0] == ["fig", "pear"]
-    assert sorted(found[1]) == ["apple", "kiwi"]
-    assert top_words(rows.toarray(), vocabulary, 1)[0] == ["fig"]
-
-
-@given(st.lists(st.sampled_from([0.0, -1.0, 0.5, 1.0]), min_size=6, max_size=6), st.integers(1, 8))
-def test_heavier_terms_come_first_then_the_first_in_the_alphabet(
-    weights: list[float], n_words: int
-) -> None:
-    terms = ["aa", "bb", "cc", "dd", "ee", "ff"]
-    vocabulary = vocabulary_of([" ".join(terms)], TextSettings())
-    ordered = sorted(zip((-weight for weight in weights), terms, strict=True))
-    expected = [term for weight, term in ordered if weight < 0][:n_words]
-    assert top_words(np.array([weights]), vocabulary, n_words) == [expected]
 
 
 # ---- counted batches in Parquet
@@ -326,7 +303,7 @@ def test_damaged_counts_are_refused(tmp_path: Path) -> None:
         vectorise(Inline(), cut(corpus_texts(), 40, 40), TextSettings(norm=None), place)
 
 
-def test_components_lead_to_dense_rows_and_back_to_words(tmp_path: Path) -> None:
+def test_components_lead_to_dense_rows(tmp_path: Path) -> None:
     texts, place, settings = corpus_texts(), Place(str(tmp_path)), TextSettings(lsa=4)
     found = vectorise(DaskFlow(), cut(texts, 20), settings, place)
     other = vectorise(DaskFlow(), cut(texts, 15), settings, Place(str(tmp_path / "other")))
@@ -334,8 +311,6 @@ def test_components_lead_to_dense_rows_and_back_to_words(tmp_path: Path) -> None
     (ours, ids), (theirs, _) = matrix_of(found), matrix_of(other)
     assert ours.toarray().tobytes() == theirs.toarray().tobytes()
     assert (ours.shape, len(ids)) == ((40, 4), 40)
-    words = top_words(ours.toarray()[:2], found.vocabulary, 3)
-    assert all(word in found.vocabulary.terms.to_pylist() for one in words for word in one)
     kept = load_vocabulary(found.vocabulary.identity, place)
     later = vectorise(Inline(), cut(texts, 20), TextSettings(), place, vocabulary=kept)
     assert later.rows == found.rows

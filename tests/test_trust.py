@@ -14,8 +14,14 @@ import pytest
 
 from hmrf_dask import Constraints, HMRFKMeans, PCKMeans
 from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.constraints.trust import CERTAIN, OddsPairs, joined_by_answers, shown_trust, turned
-from hmrf_dask.constraints.votes import trust_of_votes
+from hmrf_dask.constraints.trust import (
+    CERTAIN,
+    OddsPairs,
+    joined_by_answers,
+    shown_trust,
+    trust_of_votes,
+    turned,
+)
 from hmrf_dask.errors import (
     ConfigurationError,
     HmrfError,

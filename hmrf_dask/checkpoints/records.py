@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.storage import sealed
-from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, unseal_as
+from hmrf_dask.storage.whole_files import encode_parquet
 from hmrf_dask.types import AnyArray, LabelArray, Sized
 
 Arrays = Mapping[str, AnyArray]

@@ -32,8 +32,11 @@ from hmrf_dask.cli.group import (
     scheduler_option,
     where_to_run,
 )
+from hmrf_dask.cli.init_command import init
 from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
+from hmrf_dask.cli.release_commands import classify, diff, export
+from hmrf_dask.cli.report_command import report
 from hmrf_dask.cli.run_command import run
 from hmrf_dask.limits import RANGES
 
@@ -245,13 +248,14 @@ def completion(ctx: click.Context, shell: str) -> None:
 def hmrf() -> None:
     """Group documents of which some pairs are known to belong together, or not to.
 
-    `demo` shows what comes of it. For documents of yours write a manifest and a job file, as the
-    README shows them, then `check` and `run` the job.
+    `demo` shows what comes of it. For documents of yours, `init` a file or folder of theirs: it
+    writes a manifest and a job, and says what to type next.
     """
 
 
 for command in (
-    run, check, label, ask, answers, suggest_k, inspect, fit, predict, evaluate, demo, completion,
+    init, check, run, report, label, classify, export, diff, inspect, ask, answers, suggest_k, fit,
+    predict, evaluate, demo, completion,
 ):  # fmt: skip
     hmrf.add_command(command)
 

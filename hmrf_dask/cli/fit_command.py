@@ -34,24 +34,30 @@ def option_of(parameter: Parameter) -> Callable[[Any], Any]:
     >>> [option.opts[0] for option in fit.params if option.name == "must_link_cost"]
     ['--must-link-cost']
     """
-    name, values = parameter.name, parameter.values
-    flag, help_text = f"--{name.replace('_', '-')}", parameter.help
-    kind: click.ParamType[Any] | None
-    if parameter.is_cost:
-        kind = Number(problem_of_cost)
-    elif isinstance(values, Range):
-        kind = Whole(values, parameter.names) if values.whole else Number(values.problem)
-    elif name == "init":
-        kind = Place()
+    name, kind, help_text = parameter.name, _kind_of(parameter), parameter.help
+    flag = f"--{name.replace('_', '-')}"
+    if kind is None:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    if isinstance(kind, Place):
         help_text += " Or an .npy file of centroids."
-    elif values == FLAG:
-        kind, flag = None, f"{flag}/--no-{flag.removeprefix('--')}"
-    else:
-        kind = click.Choice([*ON_OFF] if values == SWITCH else [str(value) for value in values])
     if parameter.in_files is REQUIRED:
         return click.option(flag, *SHORT.get(name, ()), type=kind, required=True, help=help_text)
     default = parameter.default if parameter.in_files is None else parameter.in_files
     return click.option(flag, type=kind, default=default, show_default=True, help=help_text)
+
+
+def _kind_of(parameter: Parameter) -> click.ParamType[Any] | None:
+    """Return what the option of a parameter takes; None: it is on or off."""
+    values = parameter.values
+    if parameter.is_cost:
+        return Number(problem_of_cost)
+    if isinstance(values, Range):
+        return Whole(values, parameter.names) if values.whole else Number(values.problem)
+    if parameter.name == "init":
+        return Place()
+    if values == FLAG:
+        return None
+    return click.Choice([*ON_OFF] if values == SWITCH else [str(value) for value in values])
 
 
 @click.command(cls=HmrfCommand, short_help="Cluster rows (.npz, .npy, Parquet blocks).")

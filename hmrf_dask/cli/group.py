@@ -264,6 +264,17 @@ def _warnings_as_lines(warned: dict[str, None], *, quiet: bool | None) -> Iterat
         yield
 
 
+def examples(*commands: str) -> str:
+    """Return what a command's help ends with: command lines to begin with.
+
+    Examples
+    --------
+    >>> examples("hmrf-dask check job.yaml").splitlines()[1:]
+    ['Examples:', '  hmrf-dask check job.yaml']
+    """
+    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
+
+
 def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return a decorator that adds options in the order in which `--help` is to show them."""
 
@@ -311,6 +322,8 @@ class Whole(click.IntRange):
         """Return the number; Python itself takes 1_0, too, and no thousand digits."""
         if value in self.names:
             return value
+        if isinstance(value, str) and not value.strip():
+            self.fail("must not be empty", param, ctx)
         if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]{1,40}", value.strip()):
             words = " or ".join(["a whole number", *self.names])
             self.fail(f"must be {words}, got {shortened(value)}", param, ctx)

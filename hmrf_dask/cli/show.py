@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,12 +17,17 @@ from hmrf_dask.errors import counted, in_words, rows_moved
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.ask import Asked
+    from hmrf_dask.jobs.changes import Difference
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.exchange import Exchange
+    from hmrf_dask.jobs.export import Exported
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
+    from hmrf_dask.jobs.new_job import NewJob
     from hmrf_dask.jobs.places import Report
+    from hmrf_dask.jobs.released import Classified
+    from hmrf_dask.jobs.report import Written
     from hmrf_dask.jobs.suggest import Suggestion
 
 MOST = 20  # clusters shown
@@ -41,8 +47,43 @@ def _bold(text: str) -> str:
 def _files(files: dict[str, str], folder: str = "") -> Iterator[str]:
     yield _bold("Files")
     for name, path in files.items():
-        whole = ", ".join(f"{folder}{one}" for one in path.split(", "))
+        whole = ", ".join(_relative(f"{folder}{one}") for one in path.split(", "))
         yield f"  {name:12} {whole}"
+
+
+def _relative(path: str) -> str:
+    """Return a path as seen from here, where that is shorter."""
+    return path if "://" in path else min(path, os.path.relpath(path), key=len)
+
+
+def _next(*steps: tuple[str, str]) -> Iterator[str]:
+    """Return command lines to type next, each with what it does."""
+    yield _bold("Next")
+    width = max(len(command) for command, _ in steps)
+    for command, what in steps:
+        line = f"  {_command()} {command:{width}}  {what}"
+        fits = len(line) <= shutil.get_terminal_size().columns
+        yield from [line] if fits else [f"  # {what}", f"  {_command()} {command}"]
+
+
+def _new_job(made: NewJob) -> Iterator[str]:
+    """Say what was found of documents, which files were made, and what to type next."""
+    job, manifest, output = map(_relative, (made.job, made.manifest, made.output))
+    yield one_line(made.remark.removesuffix(f": {made.job}"))
+    if columns := made.columns:
+        yield f"  id    {one_line(columns['id'])}"
+        yield f"  text  {one_line(', '.join(columns['text']))}"
+        if columns["keep"]:
+            yield f"  keep  {one_line(', '.join(columns['keep']))}"
+        if columns["other"]:
+            yield f"  not used: {one_line(', '.join(columns['other'][:MOST]))}"
+        yield "other columns are meant? name them by --id, --text and --keep, or in the manifest"
+    yield from _files({"manifest": manifest, "job": job})
+    yield from _next(
+        (f"check {shlex.quote(job)}", "reads a sample; writes nothing"),
+        (f"run {shlex.quote(job)}", "makes the clusters"),
+        (f"label {shlex.quote(output)}", "asks you about some, in a browser"),
+    )
 
 
 def _wrapped(text: str) -> str:
@@ -236,6 +277,12 @@ def _report(report: Report) -> Iterator[str]:
         yield from _reported(report)
         yield from _clusters(f"{report.output}/{report.places['clusters']}")
     yield from _files(report.places, f"{report.output}/")
+    output = shlex.quote(_relative(report.output))
+    yield from _next(
+        (f"label {output}", "asks you about some documents, in a browser"),
+        (f'classify {output} "a text"', "says which cluster a text belongs to"),
+        (f"export {output} groups.csv", "writes the cluster of every document"),
+    )
 
 
 def _reported(report: Report) -> Iterator[str]:
@@ -251,6 +298,8 @@ def _reported(report: Report) -> Iterator[str]:
         )
     if report.vocabulary:
         yield _words(report)
+        if vectors := report.vocabulary.get("embeddings"):
+            yield _vectors(vectors)
     if answers := "; ".join(_answers(report.answers)):
         yield answers
     if fit := report.fit:
@@ -291,6 +340,16 @@ def _words(report: Report) -> str:
     )
 
 
+def _vectors(vectors: dict[str, Any]) -> str:
+    """Return what made the vectors of rows, and how many texts it was given in this run."""
+    if not vectors["model"]:
+        line = f"embeddings of {vectors['width']} numbers"
+    else:
+        line = f"{counted(vectors['embedded'], 'text')} embedded by {vectors['model']}"
+    empty = vectors["without_token"]
+    return f"{line}; {counted(empty, 'document')} without a token it knows" if empty else line
+
+
 def _answers(answers: dict[str, Any]) -> Iterator[str]:
     pairs, violated = answers["pairs"], answers["violated"]
     if answers["unused"]:
@@ -314,7 +373,7 @@ def _answers(answers: dict[str, Any]) -> Iterator[str]:
 def _clusters(url: str) -> Iterator[str]:
     """Return the largest clusters, each with its size and its top words."""
     from hmrf_dask.documents.streams import read_whole
-    from hmrf_dask.storage.parquet import decode_parquet
+    from hmrf_dask.storage.whole_files import decode_parquet
 
     try:
         clusters = decode_parquet(read_whole(url, {})).to_pylist()
@@ -330,6 +389,13 @@ def _clusters(url: str) -> Iterator[str]:
         yield f"… {len(clusters) - MOST} more in the clusters file"
 
 
+def _written(written: Written) -> Iterator[str]:
+    """Say what the report says first, and where it is."""
+    for title, lines in (("Look at these first", written.alerts), ("Missing", written.limits)):
+        yield from _section(title, lines, len(lines))
+    yield from _files({"report": written.html, "data": written.json})
+
+
 def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     """Say what lies in an output or a run directory, and how far its run is."""
     from hmrf_dask.jobs.places import Report
@@ -338,6 +404,9 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     yield f"{_bold(kind)} {inspection['place']}"
     if kind == "output":
         yield from (_release(inspection["release"]), _holder(inspection["holder"]))
+        if len(inspection["releases"]) > 1:
+            yield "releases to choose from (by --release N, or diff OUTPUT A B):"
+            yield from map(_kept_release, inspection["releases"])
         if journal := inspection.get("journal"):
             yield _journal(journal)
     if kind == "run" and not inspection["running"]:
@@ -390,6 +459,11 @@ def _release(release: dict[str, Any] | None) -> str:
     )
 
 
+def _kept_release(release: dict[str, Any]) -> str:
+    counts = ", ".join(f"{n:,} {name}" for name, n in release["counts"].items())
+    return f"  {release['number']:3}  {release['when'][:16].replace('T', ' ')}  {counts}"
+
+
 def _journal(journal: dict[str, Any]) -> str:
     taken = journal["taken"] or {"end": 0, "answers": 0}
     line = f"journal: {counted(journal['answers'], 'answer')}"
@@ -422,15 +496,73 @@ def _progress(progress: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def _classified(classified: Classified) -> Iterator[str]:
+    """Say the cluster of a text, and the next one; of several texts a line each."""
+    if len(classified.texts) != 1:
+        for row in classified.texts:
+            doubt = "" if row["known"] else "  (no word of it is known)"
+            words = one_line(row["name"]), one_line(row["text"][:60])
+            yield "\t".join([str(row["cluster"]), *words]) + doubt
+        return
+    (row,) = classified.texts
+    called = f"cluster {row['cluster']}"
+    yield f"{_bold(called)}  {one_line(row['name'])}"
+    if not row["known"]:
+        yield "the release knows none of its words, so the cluster says nothing of it"
+    elif row["runner_up"] is not None:
+        yield (
+            f"distance {row['distortion']:.3f} (0 is nearest); next is cluster "
+            f"{row['runner_up']}, {row['margin']:.3f} farther"
+        )
+
+
+def _difference(difference: Difference) -> Iterator[str]:
+    """Say what moved from where to where, with some documents and why, what came and went."""
+    counts = difference.documents
+    share = counts["moved"] / max(counts["both"], 1)
+    title = f"release {difference.before} to {difference.after}"
+    yield (
+        f"{_bold(title)}: {counts['moved']:,} of {counted(counts['both'], 'document')} that both "
+        f"have are in another cluster ({share:.2%}), {counts['new']:,} new, {counts['gone']:,} gone"
+    )
+    files = ", ".join(f"{number:,} {name}" for name, number in difference.files.items())
+    yield f"files: {files}; {counted(difference.answers, 'new answer')}"
+    if difference.flows:
+        yield _bold("documents  from → to")
+    for one in difference.flows:
+        words = f"{one['from']} {one['from_name']} → {one['to']} {one['to_name']}"
+        yield _cut_to_terminal(f"{one['documents']:9,}  {one_line(words)}")
+    if difference.moved:
+        yield _bold("some of them")
+    for row in difference.moved:
+        why = f"  because it is {', '.join(row['answers'])}" if row["answers"] else ""
+        yield f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}{one_line(why)}"
+        if row["text"]:
+            yield _cut_to_terminal(f"    {one_line(row['text'])}")
+
+
+def _exported(exported: Exported) -> Iterator[str]:
+    yield (
+        f"{_bold(counted(exported.documents, 'document'))} of release {exported.release} in "
+        f"{exported.file}"
+    )
+    yield f"columns: {one_line(', '.join(exported.columns))}"
+
+
 _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Agreement": _agreement,
     "Asked": _asked,
+    "Classified": _classified,
     "DemoResult": _demo,
+    "Difference": _difference,
     "Exchange": _exchange,
+    "Exported": _exported,
     "Findings": _findings,
     "FitResult": _fit,
     "Prediction": _prediction,
+    "NewJob": _new_job,
     "Report": _report,
     "Suggestion": _suggestion,
+    "Written": _written,
     "dict": _inspection,
 }

@@ -25,7 +25,7 @@ from hmrf_dask.constraints.answer_rows import (
     said,
 )
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
-from hmrf_dask.constraints.votes import trust_of_classes, trust_of_votes
+from hmrf_dask.constraints.trust import trust_of_classes, trust_of_votes
 from hmrf_dask.documents.delimited import ending_of, read_table
 from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.documents.records import BadRecord
@@ -241,7 +241,7 @@ def encode_pairs(constraints: Constraints) -> bytes:
     """Return the pairs as the bytes of a Parquet file."""
     import pyarrow as pa
 
-    from hmrf_dask.storage.parquet import encode_parquet  # it imports pyarrow, too
+    from hmrf_dask.storage.whole_files import encode_parquet  # it imports pyarrow, too
 
     pairs, columns = _columns(constraints)
     ids = pa.string() if constraints.documents.dtype.kind == "U" else pa.int64()

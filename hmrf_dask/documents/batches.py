@@ -22,6 +22,7 @@ from hmrf_dask.documents.records import (
     DamagedFile,
     Reader,
     Record,
+    as_kept,
     as_row,
     excerpt,
     problem_of_document,
@@ -105,6 +106,8 @@ class Batch:
     rejects: list[Reject] = field(default_factory=list)
     # "time" and "label", if the manifest names such columns.
     extra: dict[str, list[str | None]] = field(default_factory=dict)
+    # By name the columns that the manifest keeps, as texts.
+    kept: dict[str, list[str | None]] = field(default_factory=dict)
     embeddings: npt.NDArray[np.float32] | None = None
     n_lines: int = 0  # of a segment of JSON Lines, in its last batch: how many lines it has
 
@@ -204,7 +207,10 @@ class _Builder:
 
     def _start(self) -> None:
         self.bytes = 0
-        self._batch = Batch(extra={name: [] for name in self._optional})
+        self._batch = Batch(
+            extra={name: [] for name in self._optional},
+            kept={name: [] for name in self._columns.keep},
+        )
         self._embeddings: list[Any] = []
 
     @property
@@ -226,7 +232,7 @@ class _Builder:
         if isinstance(record, BadRecord):
             self.reject(record.line, None, record.reason, record.raw)
             return
-        line, id_, text, time, label, embedding, raw = record
+        line, id_, text, time, label, embedding, raw, values = record
         if type(id_) is int:
             id_ = str(id_)
         if self._columns.text is None:
@@ -234,6 +240,10 @@ class _Builder:
         problem = problem_of_document(id_, text, self._columns)
         if not problem and self._optional:
             problem = problem_of_word("time", time) or problem_of_word("label", label)
+        kept = [
+            as_kept(name, value) for name, value in zip(self._columns.keep, values, strict=False)
+        ]
+        problem = problem or next((wrong for _, wrong in kept if wrong), "")
         if not problem and self._columns.embedding is not None:
             embedding, problem = as_row(embedding, self._width)
             self._width = self._width or len(embedding)
@@ -250,6 +260,8 @@ class _Builder:
         for name in self._optional:
             value = time if name == "time" else label
             batch.extra[name].append(None if value is None else str(value))
+        for number, column in enumerate(batch.kept.values()):
+            column.append(kept[number][0] if kept else None)
         if self._columns.embedding is not None:
             self._embeddings.append(embedding)
 
@@ -280,6 +292,7 @@ class _Builder:
         kept = np.ones(len(batch.ids), np.bool_)
         kept[repeated] = False
         columns: list[list[Any]] = [batch.ids, batch.texts, batch.lines, *batch.extra.values()]
+        columns += batch.kept.values()
         for column in columns:
             column[:] = compress(column, kept)
         if batch.embeddings is not None:

@@ -26,6 +26,7 @@ from hmrf_dask.documents.records import (
     excerpt,
     is_text,
     missing_columns,
+    record_of,
 )
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
@@ -180,13 +181,17 @@ def read_csv(
             values = [None if place is None else row.values[place] for place in places]
             readable = all(value is None or is_text(value) for value in values)
             refused = None if readable else table.refused(row, _not_text(source.encoding))
-            yield refused or _record(row.line, *values)
+            yield refused or _record(columns, row.line, values)
 
 
-def _record(line: int, id_: Any, text: Any, time: Any, label: Any, embedding: Any) -> Record:
+def _record(columns: Columns, line: int, values: list[str | None]) -> Record:
     """Return a document; an empty cell is how CSV says that there is nothing."""
+    id_, time, label, embedding, *others = values
+    n_texts = len(columns.texts)
     numbers = _numbers(embedding) if embedding else None
-    return Record(line, id_, text, time or None, label or None, numbers)
+    texts, kept = others[:n_texts], [value or None for value in others[n_texts:]]
+    cells = [id_, time or None, label or None, numbers, *texts, *kept]
+    return record_of(columns, line, cells, None)
 
 
 def _numbers(cell: str) -> list[float] | str:
@@ -197,7 +202,7 @@ def _numbers(cell: str) -> list[float] | str:
         return cell
 
 
-def _delimiter_of(data: bytes) -> str:
+def delimiter_of(data: bytes) -> str:
     """Return what separates the cells of a CSV file: the commonest in its first line."""
     header = data[:_HEADER_BYTES].replace(b"\r", b"\n").partition(b"\n")[0].decode("latin-1")
     return max(_DELIMITERS, key=header.count)
@@ -273,7 +278,7 @@ def read_table(data: bytes, address: str, most: int | None = None) -> TableFile:
     if ending == ".jsonl":
         return TableFile("line", None, _named(_jsonl_rows(file), address))
     with _located(address):
-        table = CsvTable(file, Dialect(delimiter=_delimiter_of(data)), LONGEST)
+        table = CsvTable(file, Dialect(delimiter=delimiter_of(data)), LONGEST)
         if not is_text("".join(table.names)):
             raise DamagedFile(1, _not_text("utf-8"))
     return TableFile("line", tuple(table.names), _named(_csv_rows(table), address))
@@ -324,7 +329,7 @@ def _read_parquet(data: bytes, address: str, most: int | None) -> TableFile:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from hmrf_dask.storage.parquet import read_plain_table  # it imports these too
+    from hmrf_dask.storage.whole_files import read_plain_table  # it imports these too
 
     try:
         n_rows = pq.read_metadata(pa.BufferReader(data)).num_rows

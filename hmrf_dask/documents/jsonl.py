@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from hmrf_dask.documents.records import (
     Row,
     damage,
     excerpt,
+    record_of,
     too_long,
 )
 from hmrf_dask.documents.sources import Source
@@ -101,7 +103,8 @@ def read_jsonl(
 ) -> Iterator[Record | BadRecord]:
     """Yield the documents of a JSON Lines file."""
     begins = not (source.span and source.span[0])
-    decode, longest = _decoder(columns).decode, columns.max_bytes
+    decoder, values_of = _decoder(columns)
+    decode, longest = decoder.decode, columns.max_bytes
     for row in read_objects(
         file, decode, longest, source.compression, begins=begins, way_out=RAISE_LIMIT
     ):
@@ -109,23 +112,24 @@ def read_jsonl(
             yield row
             continue
         line, keys, raw = row
-        yield Record(line, keys.id, keys.text, keys.time, keys.label, keys.embedding, raw=raw)
+        yield record_of(columns, line, values_of(keys), raw)
 
 
-def _decoder(columns: Columns) -> msgspec.json.Decoder[Any]:
-    """Return a decoder of objects that keeps the columns and skips everything else."""
-    names = dict(zip(("id", "text", "time", "label", "embedding"), columns.in_order, strict=True))
-    wanted = {field: name for field, name in names.items() if name is not None}
-    fields: list[Any] = [(field, Any, None) for field in wanted]
-    absent = dict.fromkeys(names.keys() - wanted.keys())
+def _decoder(columns: Columns) -> tuple[msgspec.json.Decoder[Any], Callable[[Any], Any]]:
+    """Return a decoder of objects that keeps the columns, and what takes these out in order."""
+    names = [name for name in dict.fromkeys(columns.in_order) if name is not None]
+    fields = {name: f"column_{number}" for number, name in enumerate(names)}
+    wanted = {field: name for name, field in fields.items()}
+    types: list[Any] = [(field, Any, None) for field in wanted]
+    in_order = [fields.get(name or "", "absent") for name in columns.in_order]
     try:
-        line = msgspec.defstruct("Line", fields, namespace=absent, rename=wanted, gc=False)
+        line = msgspec.defstruct("Line", types, namespace={"absent": None}, rename=wanted, gc=False)
     except ValueError as error:  # msgspec compares names as they stand in the file
         raise ConfigurationError(
             "documents: keys of JSON Lines must have no quotes, backslashes and control "
             f"characters, got {shortened([*wanted.values()])}; rename the key"
         ) from error
-    return msgspec.json.Decoder(line)
+    return msgspec.json.Decoder(line), attrgetter(*in_order)
 
 
 def _reason(error: Exception) -> str:

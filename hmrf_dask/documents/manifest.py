@@ -20,17 +20,16 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import (
     NAME_PATTERN,
     Words,
-    parse_yaml,
+    read_yaml,
     refuse_other_kind,
     refusing,
     validated,
 )
 from hmrf_dask.errors import ConfigurationError
-from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, YAML_BYTES, within
+from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, within
 from hmrf_dask.redaction import shortened, without_secrets
 from hmrf_dask.storage.addresses import (
     is_local,
@@ -123,6 +122,13 @@ Link = Annotated[Words, refusing(link_problem)]
 Column = Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(_checked_column)]
 
 
+Texts = Annotated[tuple[Column, ...], Field(max_length=LIST_ITEMS), *Some]
+# Columns of assignments, next to which those that are kept lie.
+ASSIGNED = (
+    "doc_id", "cluster", "distortion", "runner_up", "margin", "constrained", "violated", "name",
+)  # fmt: skip
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True
@@ -133,7 +139,7 @@ class License(_Model):
     """Under which licence the documents may be used."""
 
     name: Words | None = Field(default=None, description="An identifier such as CC-BY-4.0.")
-    title: Words | None = None
+    title: Words | None = Field(default=None, description="For people.")
     path: Link | None = Field(default=None, description="Where its text is.")
 
     @model_validator(mode="after")
@@ -146,10 +152,10 @@ class License(_Model):
 class Origin(_Model):
     """Where the documents come from."""
 
-    title: Words | None = None
-    path: Link | None = None
-    email: Words | None = None
-    version: Words | None = None
+    title: Words | None = Field(default=None, description="What it is called.")
+    path: Link | None = Field(default=None, description="Where it is.")
+    email: Words | None = Field(default=None, description="Whom to ask.")
+    version: Words | None = Field(default=None, description="Which version of it.")
 
 
 class StorageOptions(_Model):
@@ -162,7 +168,9 @@ class StorageOptions(_Model):
         default=None, description="Of an object store other than the usual."
     )
     anon: StrictBool | None = Field(default=None, description="Read without credentials.")
-    requester_pays: StrictBool | None = None
+    requester_pays: StrictBool | None = Field(
+        default=None, description="Whether you pay for what is read, not the owner of the bucket."
+    )
     project: Words | None = Field(default=None, description="The project that Google bills.")
 
     @model_validator(mode="before")
@@ -179,12 +187,23 @@ class StorageOptions(_Model):
 class Columns(_Model):
     """Which columns (keys, in JSONL) a document is made of."""
 
-    id: Column = "id"
-    text: Column | None = Field(default="text", description="null if there are only embeddings.")
-    time: Column | None = None
+    id: Column = Field(
+        default="id", description="What names a document: unique, at most 4,096 characters."
+    )
+    text: Column | Texts | None = Field(
+        default="text",
+        description="One column, or several whose texts are joined; null if there are only "
+        "embeddings.",
+    )
+    time: Column | None = Field(default=None, description="When it was written; for people.")
     label: Column | None = Field(default=None, description="A known class: for measuring only.")
     embedding: Column | None = Field(
         default=None, description="Rows that are ready: lists of numbers."
+    )
+    keep: tuple[Column, ...] = Field(
+        default=(),
+        max_length=LIST_ITEMS,
+        description="Columns that go through to the assignments, as texts.",
     )
     empty_text: Literal["reject", "keep"] = Field(
         default="reject", description="Whether a document without any text is a bad record."
@@ -194,31 +213,60 @@ class Columns(_Model):
     )
 
     @property
-    def in_order(self) -> tuple[str | None, ...]:
-        """Names of the columns of id, text, time, label and embedding; None for no such column.
+    def texts(self) -> tuple[str, ...]:
+        """Names of the columns of text.
 
         Examples
         --------
-        >>> Columns(id="key", text="body").in_order
-        ('key', 'body', None, None, None)
+        >>> Columns().texts, Columns(text=("subject", "body")).texts
+        (('text',), ('subject', 'body'))
         """
-        return self.id, self.text, self.time, self.label, self.embedding
+        if self.text is None:
+            return ()
+        return (self.text,) if isinstance(self.text, str) else self.text
+
+    @property
+    def in_order(self) -> tuple[str | None, ...]:
+        """Names of the columns of id, time, label and embedding, of texts, and of those to keep.
+
+        None stands for no such column.
+
+        Examples
+        --------
+        >>> Columns(id="key", text=("subject", "body"), keep=("product",)).in_order
+        ('key', None, None, None, 'subject', 'body', 'product')
+        """
+        return self.id, self.time, self.label, self.embedding, *self.texts, *self.keep
+
+    def described(self) -> dict[str, Any]:
+        """Return what documents depend on, as JSON: a setting that is not used changes nothing."""
+        return self.model_dump(mode="json", exclude=set() if self.keep else {"keep"})
 
     @model_validator(mode="after")
     def _something_to_read(self) -> Columns:
         if self.text is None and self.embedding is None:
             raise ValueError("must have a text or an embedding column")
-        used = [column for column in self.in_order if column is not None]
+        own = (self.id, self.time, self.label, self.embedding, *self.texts)
+        used = [column for column in own if column is not None]
         if len(set(used)) < len(used):
             raise ValueError(f"must be different columns, got {', '.join(used)}")
+        if taken := sorted({*self.keep} & {self.id, *self.texts, self.embedding, *ASSIGNED}):
+            raise ValueError(
+                f"keep must name columns other than id, text, embedding and {', '.join(ASSIGNED)}, "
+                f"got {', '.join(taken)}"
+            )
+        if len(set(self.keep)) < len(self.keep):
+            raise ValueError(f"keep must name each column once, got {', '.join(self.keep)}")
         return self
 
 
 class Dialect(_Model):
     """How a CSV file is written (Table Dialect)."""
 
-    delimiter: str = Field(default=",", min_length=1, max_length=1)
-    quoteChar: str = Field(default='"', min_length=1, max_length=1)  # noqa: N815 (the standard's name)
+    delimiter: str = Field(
+        default=",", min_length=1, max_length=1, description="What parts the cells."
+    )
+    quoteChar: str = Field(default='"', min_length=1, max_length=1, description="Around a cell.")  # noqa: N815 (the standard's name)
     header: StrictBool = Field(default=True, description="False: columns are named 1, 2, 3 …")
 
     @model_validator(mode="after")
@@ -236,7 +284,8 @@ class _Files(_Model):
     """Files in a store, with what is known of their content."""
 
     path: Urls = Field(
-        description="Paths from the folder of the manifest, or URLs; * ? [ ] and ** are globs."
+        description="A path from the folder of the manifest, or a URL, or a list of them; * ? [ ] "
+        "and ** are globs."
     )
     hash: Hash | None = Field(
         default=None, description="md5, or sha256:…; of a resource of one file."
@@ -244,23 +293,27 @@ class _Files(_Model):
     bytes: Annotated[int, Field(**within("file_bytes"))] | None = Field(
         default=None, description="Of a resource of one file."
     )
-    storage_options: StorageOptions | None = None
+    storage_options: StorageOptions | None = Field(
+        default=None, description="How the store of these files is reached."
+    )
 
 
 class Resource(_Files):
     """Files of one kind that hold documents."""
 
-    name: Name
-    title: Words | None = None
-    description: Words | None = None
+    name: Name = Field(description="Lower-case letters, digits, '.', '_', '-'.")
+    title: Words | None = Field(default=None, description="For people.")
+    description: Words | None = Field(default=None, description="For people.")
     format: Format | None = Field(
         default=None, description="From the ending of the name if not given."
     )
-    mediatype: Words | None = None
+    mediatype: Words | None = Field(default=None, description="For people.")
     compression: Compression | None = Field(
         default=None, description="From the ending if not given."
     )
-    encoding: Annotated[str, Field(max_length=100), AfterValidator(_checked_encoding)] = "utf-8"
+    encoding: Annotated[str, Field(max_length=100), AfterValidator(_checked_encoding)] = Field(
+        default="utf-8", description="Of CSV and text files, such as latin-1."
+    )
     dialect: Dialect = Dialect()
 
     @model_validator(mode="after")
@@ -280,22 +333,32 @@ class Answers(_Files):
 class Manifest(_Model):
     """A collection of documents and the answers about them."""
 
-    schema_: Literal["hmrf-dask/manifest/v1"] = Field(alias="$schema")
-    name: Name
-    title: Words | None = None
-    description: Words | None = None
-    version: Words | None = None
-    homepage: Link | None = None
-    created: Words | None = None
-    keywords: tuple[Words, ...] = Field(default=(), max_length=LIST_ITEMS)
-    licenses: tuple[License, ...] = Field(default=(), max_length=LIST_ITEMS)
-    sources: tuple[Origin, ...] = Field(default=(), max_length=LIST_ITEMS)
+    schema_: Literal["hmrf-dask/manifest/v1"] = Field(
+        alias="$schema", description="What this file is."
+    )
+    name: Name = Field(description="Lower-case letters, digits, '.', '_', '-'.")
+    title: Words | None = Field(default=None, description="For people.")
+    description: Words | None = Field(default=None, description="For people.")
+    version: Words | None = Field(default=None, description="For people.")
+    homepage: Link | None = Field(default=None, description="For people.")
+    created: Words | None = Field(default=None, description="For people.")
+    keywords: tuple[Words, ...] = Field(
+        default=(), max_length=LIST_ITEMS, description="For people."
+    )
+    licenses: tuple[License, ...] = Field(
+        default=(), max_length=LIST_ITEMS, description="How the documents may be used."
+    )
+    sources: tuple[Origin, ...] = Field(
+        default=(), max_length=LIST_ITEMS, description="Where the documents come from."
+    )
     language: Annotated[Words, AfterValidator(_checked_language)] | None = Field(
         default=None, description="BCP 47, such as en."
     )
-    resources: Annotated[tuple[Resource, ...], Field(max_length=LIST_ITEMS), *Some]
+    resources: Annotated[tuple[Resource, ...], Field(max_length=LIST_ITEMS), *Some] = Field(
+        description="Files that hold documents."
+    )
     documents: Columns = Columns()
-    answers: Answers | None = None
+    answers: Answers | None = Field(default=None, description="What people judged.")
     storage_options: StorageOptions = StorageOptions()
 
     @model_validator(mode="after")
@@ -315,8 +378,7 @@ def load_manifest(
     The `storage_options` say how the store of the manifest itself is reached.
     """
     address = plain_url(url, "a manifest")
-    data = read_whole(address, storage_options or {}, YAML_BYTES)
-    content = parse_yaml(data, address)
+    content = read_yaml(address, "manifest", storage_options)
     refuse_other_kind(content, address, "manifest")
     return validated(Manifest, content, address)
 

@@ -16,6 +16,7 @@ from hmrf_dask.documents.records import (
     Row,
     damage,
     missing_columns,
+    record_of,
 )
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile
@@ -45,7 +46,10 @@ def read_parquet(
         opened, at_once = True, _rows_at_once(file, table, names, rows, size)
         for batch in table.iter_batches(at_once, groups, columns=names) if groups else ():
             for row in rows_of(batch, columns.in_order, line):
-                yield row if isinstance(row, BadRecord) else Record(row.line, *row.values)
+                if isinstance(row, BadRecord):
+                    yield row
+                else:
+                    yield record_of(columns, row.line, row.values, None)
             line += len(batch)
     except (pa.ArrowException, OSError, EOFError, DamagedFile) as error:
         if not opened and source.span and source.span[0] and not file.failure:

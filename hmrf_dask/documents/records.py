@@ -6,7 +6,7 @@ a file breaks off. Documents, answers and known classes are made from the same r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ from hmrf_dask.limits import BYTES_WITHOUT_RECORD, LINES_WITHOUT_RECORD
 MOST_CHARACTERS = 4096  # of an id: a block keeps all of its ids as long as the longest
 RAISE_LIMIT = "raise documents.max_bytes or cut it"
 _NO_ROW = np.zeros(0, np.float32)
+_NUMBER = 4  # bytes of a number in a column of bytes
 
 
 def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
@@ -48,8 +49,8 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
         return "the id must not end in a NUL character"
     if type(text) is not str:
         if text is None:
-            return f"the text ({columns.text!r}) is missing"
-        return f"the text ({columns.text!r}) must be a text, got {_json_type(text)}"
+            return f"the text ({_called(columns)}) is missing"
+        return f"the text ({_called(columns)}) must be a text, got {_json_type(text)}"
     limit = columns.max_bytes
     # A character has at most four bytes: most records need not be encoded to be known as short.
     if 4 * (len(id_) + len(text)) > limit and len(id_.encode()) + len(text.encode()) > limit:
@@ -57,6 +58,10 @@ def problem_of_document(id_: Any, text: Any, columns: Columns) -> str:
     if (not text or text.isspace()) and columns.text and columns.empty_text == "reject":
         return "the text is empty (documents.empty_text: keep takes such documents)"
     return ""
+
+
+def _called(columns: Columns) -> str:
+    return " and ".join(map(repr, columns.texts))
 
 
 def is_text(value: str) -> bool:
@@ -99,8 +104,29 @@ def problem_of_word(name: str, value: Any) -> str:
     return ""
 
 
+def as_kept(name: str, value: Any) -> tuple[str | None, str]:
+    """Return the value of a column that is kept, as text, and what is wrong with it, or "".
+
+    Examples
+    --------
+    >>> as_kept("open", True), as_kept("price", 2.5), as_kept("price", float("nan"))
+    (('true', ''), ('2.5', ''), (None, ''))
+    >>> as_kept("tags", ["a"])[1]
+    'the kept column tags must be a text or a number, got a list with other things'
+    """
+    if value is None or value != value:
+        return None, ""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower(), ""
+    if problem := problem_of_word(f"kept column {name}", value):
+        return None, problem
+    return str(value), ""
+
+
 def as_row(value: Any, width: int | None) -> tuple[npt.NDArray[np.float32], str]:
     """Return an embedding as float32, and what is wrong with it, "" if nothing is.
+
+    It is a list of numbers, or the bytes of float32 numbers, the lowest byte first.
 
     Examples
     --------
@@ -111,6 +137,10 @@ def as_row(value: Any, width: int | None) -> tuple[npt.NDArray[np.float32], str]
     """
     if value is None:
         return _NO_ROW, "the embedding is missing"
+    if isinstance(value, bytes):
+        if len(value) % _NUMBER:
+            return _NO_ROW, f"the embedding must be float32 numbers, got {len(value)} bytes"
+        value = np.frombuffer(value, "<f4")
     if not _are_numbers(value):
         return _NO_ROW, f"the embedding must be a list of numbers, got {_json_type(value)}"
     try:
@@ -163,6 +193,32 @@ class Record(NamedTuple):
     label: Any = None
     embedding: Any = None
     raw: bytes | None = None
+    kept: tuple[Any, ...] = ()  # values of the columns to keep
+
+
+def record_of(columns: Columns, line: int, values: Sequence[Any], raw: bytes | None) -> Record:
+    r"""Return the document that some values are, in the order of `Columns.in_order`.
+
+    Examples
+    --------
+    >>> columns = Columns(text=("subject", "body"), keep=("product",))
+    >>> record_of(columns, 1, ["a", None, None, None, "Hello", "World", "x"], None)[2:]
+    ('Hello\n\nWorld', None, None, None, None, ('x',))
+    """
+    id_, time, label, embedding = values[:4]
+    n_texts = len(columns.texts)
+    text = values[4] if n_texts == 1 else _joined(values[4 : 4 + n_texts])
+    kept = tuple(values[4 + n_texts :])
+    return Record(line, id_, text, time, label, embedding=embedding, raw=raw, kept=kept)
+
+
+def _joined(texts: Sequence[Any]) -> Any:
+    """Return texts with an empty line between; None of none, and the first that is no text."""
+    there = [text for text in texts if text is not None]
+    other = next((text for text in there if not isinstance(text, str)), None)
+    if other is not None or not there:
+        return other
+    return "\n\n".join(text for text in there if text and not text.isspace())
 
 
 class BadRecord(NamedTuple):

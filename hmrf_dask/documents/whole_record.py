@@ -66,11 +66,17 @@ def _of_parquet(file: WatchedFile, line: int) -> dict[str, Any]:
     table = pq.ParquetFile(pa.PythonFile(file, mode="r"), pre_buffer=False)
     for group, first in _groups(table):
         if first <= line - 1 < first + table.metadata.row_group(group).num_rows:
-            for batch in table.iter_batches(_ROWS, [group]):
-                if line - 1 < first + len(batch):
-                    row: dict[str, Any] = batch.slice(line - 1 - first, 1).to_pylist()[0]
-                    return row
-                first += len(batch)
+            return _row_of(table.iter_batches(_ROWS, [group]), line - 1 - first)
+    return {}
+
+
+def _row_of(batches: Iterable[Any], place: int) -> dict[str, Any]:
+    """Return the row at a place of some batches."""
+    for batch in batches:
+        if place < len(batch):
+            row: dict[str, Any] = batch.slice(place, 1).to_pylist()[0]
+            return row
+        place -= len(batch)
     return {}
 
 

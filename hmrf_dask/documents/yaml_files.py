@@ -16,10 +16,11 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError, meant
 from hmrf_dask.limits import PATH_CHARACTERS, YAML_BYTES, YAML_CHARACTERS, YAML_DEPTH, YAML_VALUES
 from hmrf_dask.redaction import shortened, without_secrets
-from hmrf_dask.storage.addresses import store_problem
+from hmrf_dask.storage.addresses import is_local, local_path, store_problem
 
 _TAG: Final = "tag:yaml.org,2002:"
 # What a value without quotes is. Numbers are those of JSON and with _ between digits: YAML's own
@@ -129,6 +130,11 @@ _GENERAL = "(the whole file)"
 _MOST_SHOWN: Final = 20  # mistakes
 _KNOWN: Final = "; known are "
 _PLAIN_NAME: Final = re.compile(r"[\w$. -]{1,100}")
+JOB_FILE: Final = "job.yaml"  # what `init` calls it
+OUTPUTS: Final = {"LATEST", "releases"}  # of which each output has one
+DOCUMENTS: Final = (
+    ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq", ".gz", ".zst", ".zstd", ".txt", ".md",
+)  # fmt: skip
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 # What a value must be, by pydantic's name of the mistake: its own words speak of Python.
 _MUST_BE: Final = {
@@ -190,8 +196,44 @@ def parse_yaml(data: bytes, name: str) -> dict[str, Any]:
     kind = "a list" if isinstance(content, list) else f"the text {_short(content)}"
     raise ConfigurationError(
         f"{name} must be a mapping of names to values, got "
-        f"{'an empty file' if content is None else kind}; see the README for a manifest and a job "
-        "file to begin with"
+        f"{'an empty file' if content is None else kind}; `hmrf-dask init FILE_OR_FOLDER` makes a "
+        "manifest and a job to begin with"
+    )
+
+
+def read_yaml(
+    address: str, wanted: str, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the mapping in a YAML file, a job or manifest; `wanted` says which, for errors.
+
+    A file of documents, or a folder, is refused with the command that takes it.
+    """
+    if is_local(address):
+        _refuse_documents(address, wanted)
+    return parse_yaml(read_whole(address, options or {}, YAML_BYTES), address)
+
+
+def _refuse_documents(address: str, wanted: str) -> None:
+    path = local_path(address)
+    if os.path.isdir(path):
+        what = "a folder"
+        if os.path.isfile(os.path.join(path, JOB_FILE)):
+            job = os.path.join(address, JOB_FILE)
+            raise ConfigurationError(
+                f"{address} is a folder, not a {wanted}; the job in it is {job}: give that"
+            )
+        if OUTPUTS & set(os.listdir(path)):
+            raise ConfigurationError(
+                f"{address} is the output of a job, not a {wanted}; `hmrf-dask inspect {address}` "
+                "describes it"
+            )
+    elif os.path.isfile(path) and path.lower().endswith(DOCUMENTS):
+        what = "a file of documents"
+    else:
+        return
+    raise ConfigurationError(
+        f"{address} is {what}, not a {wanted}: `hmrf-dask init {address}` makes a job for it, and "
+        "says what to do next"
     )
 
 
@@ -313,7 +355,7 @@ def _in_file(loc: tuple[int | str, ...], content: Any, *, missing: bool) -> tupl
 def _words(mistake: Any, path: tuple[int | str, ...], model: type[BaseModel]) -> str:
     if mistake["type"] == "extra_forbidden":
         known = _fields(model, path[:-1])
-        near = meant(str(path[-1]), known)
+        near = _homes(str(path[-1]), model) or meant(str(path[-1]), known)
         return f"must not be there{near or _KNOWN + ', '.join(known)}"
     if mistake["type"] == "missing":
         return "is missing"
@@ -330,6 +372,15 @@ def _words(mistake: Any, path: tuple[int | str, ...], model: type[BaseModel]) ->
     else:
         must = _MUST_BE.get(mistake["type"], mistake["msg"]).format_map(context).replace("'", "")
     return f"must be {must}, got {_short(mistake['input'])}{_hint(mistake)}"
+
+
+def _homes(name: str, model: type[BaseModel]) -> str:
+    """Return the section that a name belongs to which stands elsewhere, "" where there is none."""
+    for section, field in model.model_fields.items():
+        for inner in _models_in(field.annotation):
+            if name in inner.model_fields:
+                return f", but below {field.alias or section}: write {section}: {{{name}: …}}"
+    return ""
 
 
 def _hint(mistake: Any) -> str:

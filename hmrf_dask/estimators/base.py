@@ -55,6 +55,7 @@ from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.suggestion import Asked, SoFar, Span, suggest, warn_of_doubt
 from hmrf_dask.parameters import PARAMETERS
 from hmrf_dask.tasks.model import Settings
+from hmrf_dask.types import FloatArray
 
 POSITIVE_ONLY = ("i-divergence", "kl")
 SUMMARY = (  # what a saved model keeps of the fit, besides arrays
@@ -87,6 +88,7 @@ class HMRFEstimator(
     _fixed: Mapping[str, Any] = {}  # settings that make the method what it is
     _fixed_seeds: bool | None = None  # whether seeds keep their labels; None: `y` is ignored
     _progress: Progress = staticmethod(unwatched)  # called with the record of every commit
+    _last: FloatArray | None = None  # centroids of the fit before, to begin with among others
 
     def fit(
         self,
@@ -151,7 +153,10 @@ class HMRFEstimator(
         if fixed is not None:
             seeds = given_seeds(y, corpus.n_rows, n_clusters, distortion, fixed=fixed)
         first = given_centroids(self.init, distortion, n_clusters, corpus.n_features)
-        asked = FitInput(corpus, constraints, settings, distortion, first, seeds)
+        last = self._last
+        if last is not None:
+            last = given_centroids(last, distortion, n_clusters, corpus.n_features)
+        asked = FitInput(corpus, constraints, settings, distortion, first, seeds=seeds, last=last)
         fitted = fit_corpus(asked, run_dir=run_dir, progress=self._progress)
         self._take(fitted)
         self.choice_of_k_ = choice

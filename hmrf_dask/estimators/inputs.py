@@ -22,6 +22,7 @@ from hmrf_dask.flow.dataflow import DaskFlow, task_memory
 from hmrf_dask.parameters import PARAMETERS, check_parameter
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.blocks import Blocks, refuse_distortion
 from hmrf_dask.rows.canonical import require_matrix, require_numbers, sound_csr
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
@@ -285,6 +286,9 @@ class GivenRows:
 
         All but the check for NaN and infinity, which is ours: it names the rows.
         """
+        if isinstance(X, Blocks):
+            refuse_distortion(getattr(self, "distortion", "cosine"))
+            X = X.matrix
         if is_lazy(X):
             corpus = as_corpus(X)
             self._check_width(corpus.n_features, fitting=fitting)

@@ -1,9 +1,10 @@
-"""A candidate of the pool: one start run on the start sample, inside one task."""
+"""Candidates of the pool: a start run on the start sample in one task; two matched by answers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,10 +17,10 @@ from hmrf_dask.fit.problem import CorpusRows, Pairs, lay_out, whole_labels
 from hmrf_dask.fit.refinement import POOL_ROWS_PER_CLUSTER, refines
 from hmrf_dask.flow.dataflow import Inline
 from hmrf_dask.kernels.distances import LINKED
+from hmrf_dask.tasks.answers import FOLDS, Agreement, agreement, nodes_of_fold, without_answers
 from hmrf_dask.tasks.first_centroids import completed
-from hmrf_dask.tasks.folds import Agreement, agreement, nodes_of_fold, without_answers
 from hmrf_dask.tasks.model import Settings, State
-from hmrf_dask.tasks.start_sample import StartSample, start_centroids
+from hmrf_dask.tasks.start_sample import LAST, StartSample, start_centroids
 from hmrf_dask.types import FloatArray, LabelArray
 
 UNCONSTRAINED, COMPLETED = "unconstrained", "completed"
@@ -54,6 +55,11 @@ class Turn(NamedTuple):
 def ignores_pairs(name: str) -> bool:
     """Return whether a candidate is first run as if there were no pairs."""
     return name.startswith(UNCONSTRAINED)
+
+
+def begins_without_answers(name: str) -> bool:
+    """Return whether answers, at least those since the fit before, make no centroids of a start."""
+    return name.startswith((UNCONSTRAINED, LAST))
 
 
 def ends_whole(settings: Settings, n_rows: int) -> bool:
@@ -160,8 +166,12 @@ def _first_of(sample: StartSample, run: CheckpointStore, turn: Turn) -> FloatArr
 
 
 def _completed(sample: StartSample, number: str) -> FloatArray:
-    """Return the groups, completed by clusters that some iterations without any answer find."""
-    centroids = start_centroids(sample, f"{UNCONSTRAINED} {number}")
+    """Return the groups, completed by clusters that some iterations without any answer find.
+
+    They begin with the centroids of the fit before, where there are any.
+    """
+    begun = UNCONSTRAINED if sample.last is None else LAST
+    centroids = start_centroids(sample, f"{begun} {number}")
     if sample.graph is None:
         return centroids
     engine = engine_over(sample, constrained=False)
@@ -231,3 +241,106 @@ def candidate_centroids(sample: StartSample, run: CheckpointStore, file: LabelsF
     rows = sample.candidate_rows(sample.distortion.final_smoothing)
     labels = run.read_labels(file).astype(np.int64)
     return rows.centroids(*rows.sums(labels, sample.settings.n_clusters))
+
+
+FROM_ANSWERS = ("farthest-first", "agglomerated", "agglomerated-singles", COMPLETED)
+
+
+class Match(NamedTuple):
+    """The two candidates that are cross-fitted."""
+
+    lowest: Candidate  # the one of the lowest J, which ignored the answers, or knew the old ones
+    challenger: Candidate  # made of the answers
+
+    def turns(self, heat: Heat, alone: Candidate | None) -> list[Turn]:
+        """Return the fits of both without each fold, `heat` being the last one of the pool.
+
+        The one that ignores answers continues from what it was `alone`, if that is known; the one
+        that is made of them is made again.
+        """
+        turns = []
+        for fold in range(FOLDS):
+            for name, before in ((self.lowest.name, alone), (self.challenger.name, None)):
+                done = 0 if before is None else before.n_iter
+                most = None if heat.iterations is None else done + FEW_ITERATIONS
+                turns.append(Turn(name, Heat(most, 1), before, fold))
+        return turns
+
+    def verdict(self, fits: Sequence[Candidate]) -> Verdict:
+        """Return what the first of these fits keep, in the order of `turns`."""
+        counts = [candidate.agreement or Agreement() for candidate in fits]
+        return Verdict(self, _total(counts[::2]), _total(counts[1::2]))
+
+
+def _total(counts: Sequence[Agreement]) -> Agreement:
+    return Agreement(*(sum(numbers) for numbers in zip(*counts, strict=True)))
+
+
+def match_of(lowest: Candidate, pool: Sequence[Candidate]) -> Match | None:
+    """Return who meets the candidate of the lowest J, None if that was made of all answers itself.
+
+    The fit before knew the answers of its time, withheld or not: that speaks for its centroids.
+
+    Who meets it is the lowest J of those in the `pool` made of answers; ties go to the first.
+    """
+    made = [candidate for candidate in pool if candidate.name.split()[0] in FROM_ANSWERS]
+    if not made or not begins_without_answers(lowest.name):
+        return None
+    return Match(lowest, min(made, key=lambda candidate: candidate.energy.total))
+
+
+class Verdict(NamedTuple):
+    """What the two of a match keep of the answers that were withheld from them."""
+
+    match: Match
+    lowest: Agreement
+    challenger: Agreement
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the one that is made of the answers keeps more of them at all."""
+        return self.challenger.kept > self.lowest.kept
+
+    @property
+    def against_energy(self) -> bool:
+        """Whether the answers tell the two apart, and J is overruled."""
+        return self.challenger.exceeds(self.lowest)
+
+
+class Choice(NamedTuple):
+    """The candidate that begins the fit, and the verdict if there was a match."""
+
+    winner: Candidate
+    verdict: Verdict | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it is this one, in a sentence."""
+        name, verdict = self.winner.name, self.verdict
+        if verdict is None:
+            return f"{name} has the lowest J"
+        match, (least, _), (kept, withheld) = verdict
+        if not verdict.against_energy:
+            return (
+                f"{name} has the lowest J; of {withheld:,} withheld relations it keeps {least:,} "
+                f"and {match.challenger.name}, made of the answers, {kept:,}: no more than chance "
+                "explains"
+            )
+        here, there = self.winner.energy.value, match.lowest.energy.value
+        which = "lower" if there < here else "no lower"
+        return (
+            f"{name}, made of the answers, keeps {kept:,} of {withheld:,} withheld relations and "
+            f"{match.lowest.name}, whose J is {which} ({there:.6g} against {here:.6g}), {least:,}"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return it as an event of the run has it."""
+        chosen = {"name": self.winner.name, "J": self.winner.energy.value, "reason": self.reason}
+        if self.verdict is None:
+            return chosen
+        match, lowest, challenger = self.verdict
+        named = {"name": match.lowest.name, "J": match.lowest.energy.value}
+        return chosen | {
+            "lowest": named | lowest._asdict(),
+            "challenger": {"name": match.challenger.name} | challenger._asdict(),
+        }

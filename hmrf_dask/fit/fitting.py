@@ -26,6 +26,7 @@ from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
 from hmrf_dask.fit import preparation
+from hmrf_dask.fit.answers import SuspectAnswer, find_suspects
 from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, Progress, resume
 from hmrf_dask.fit.loop import Fit
@@ -43,7 +44,6 @@ from hmrf_dask.fit.problem import (
 from hmrf_dask.fit.refinement import refines
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
 from hmrf_dask.fit.starts import initialise, prepare_start_sample
-from hmrf_dask.fit.suspects import SuspectAnswer, find_suspects
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
@@ -70,6 +70,7 @@ class FitInput:
     distortion: Distortion
     centroids: FloatArray | None = None  # first ones, (K, d)
     seeds: Seeds | None = None  # rows of known class: with must-link groups the first centroids
+    last: FloatArray | None = None  # those that the fit before ended with: a start of the pool
 
 
 def fit_corpus(
@@ -217,7 +218,9 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
     journal = Journal(run, progress)
     commit = journal.open(problem)
     if commit is None or commit.record["phase"] == "start":
-        begin = partial(initialise, engine, journal, partial(sample, linked), centroids)
+        begin = partial(
+            initialise, engine, journal, partial(sample, linked, asked.last), centroids, asked.last
+        )
     else:
         begin = partial(resume, engine, commit)
     fit = Fit(engine, journal, settings.max_iter, work.refining)
@@ -265,6 +268,7 @@ def _configuration(work: _Surveyed) -> dict[str, Any]:
         "answers": odds.encoded() if odds is not None else None,
         "seeds": seeds.fingerprint if seeds is not None else None,
         "init": None if centroids is None else sha256(centroids.tobytes()).hexdigest(),
+        **({} if asked.last is None else {"last": sha256(asked.last.tobytes()).hexdigest()}),
         "kernels": kernel_path(),
         "hmrf_dask": version("hmrf-dask"),
     }

@@ -18,7 +18,7 @@ from hmrf_dask.fit.problem import LabelFiles, Problem
 from hmrf_dask.flow.dataflow import Lazy, share_array
 from hmrf_dask.kernels.compiled import frozen
 from hmrf_dask.tasks import start_sample
-from hmrf_dask.tasks.folds import Agreement
+from hmrf_dask.tasks.answers import Agreement
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked
 

@@ -18,15 +18,18 @@ from hmrf_dask.fit.candidates import (
     COMPLETED,
     UNCONSTRAINED,
     WHOLE,
+    Choice,
     Heat,
+    Match,
     Turn,
+    begins_without_answers,
     candidate_centroids,
     ends_whole,
     ignores_pairs,
+    match_of,
     run_candidate,
     run_fold,
 )
-from hmrf_dask.fit.cross_fitting import Choice, Match, match_of
 from hmrf_dask.fit.journal import Candidate, Journal, write_candidate
 from hmrf_dask.fit.loop import Iteration, Position, begin
 from hmrf_dask.fit.passes import Engine
@@ -39,12 +42,14 @@ from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.start_sample import (
+    LAST,
     Draw,
     StartSample,
     lowest_rows,
     make_start_sample,
     narrowed,
     restrict,
+    smoothed,
     start_centroids,
     start_sample_size,
 )
@@ -52,6 +57,7 @@ from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 log = logging.getLogger("hmrf_dask")
 IN_PARALLEL = 4  # candidates computed in one graph, each committed when all four are done
+FROM_LAST = f"{LAST} 0"
 WHOLE_WORK = 50_000  # rows × clusters: up to so many all candidates do
 
 # Chosen on 20 Newsgroups, confirmed on arXiv: the winner ends as low as the lowest of ten that all
@@ -65,21 +71,28 @@ def initialise(
     journal: Journal,
     sample: Callable[[], Lazy],
     centroids: Callable[[], FloatArray] | None = None,
+    last: FloatArray | None = None,
 ) -> Position:
     """Commit the first state of a fit and return it: of given centroids, or of the best candidate.
 
     `sample` gives the start sample as a task result, `centroids` makes the first ones, (K, d),
-    where they come from the user or from seeds. Candidates that were committed are not run again.
+    where they come from the user or from seeds; the `last` ones are a candidate next to those that
+    answers make. Candidates that were committed are not run again.
     """
     if centroids is not None:
         return _from_centroids(engine, journal, centroids())
-    names = candidate_names(engine.problem.settings, n_groups(engine.problem))
+    problem = engine.problem
+    names = candidate_names(problem.settings, n_groups(problem), warm=last is not None)
+    if last is not None and len(names) == 1:  # answers make no start
+        return _from_centroids(engine, journal, smoothed(problem.distortion, last))
     started = sample()
     if len(names) == 1:
         lazy_centroids = engine.flow.lazy(start_centroids, started, names[0])
         return _from_centroids(engine, journal, engine.flow.compute([lazy_centroids])[0])
     choice = _run_pool(engine, journal, started, names)
     journal.choose(choice.reason, choice.record())
+    if last is not None and choice.winner.name == FROM_LAST and not _runs_whole(problem):
+        return _from_centroids(engine, journal, smoothed(problem.distortion, last))
     return _from_winner(engine, journal, started, choice.winner)
 
 
@@ -141,7 +154,7 @@ def _run_pool(engine: Engine, journal: Journal, sample: Lazy, names: Sequence[st
 
 def _completing(problem: Problem, ran: Sequence[Candidate], heat: Heat) -> list[Turn]:
     """Return the start that completes fewer groups than K by what the best of those alone found."""
-    alone = [candidate for candidate in ran if ignores_pairs(candidate.name)]
+    alone = [candidate for candidate in ran if begins_without_answers(candidate.name)]
     if not alone or not 0 < n_groups(problem) < problem.settings.n_clusters:
         return []
     return [Turn(f"{COMPLETED} {ranked(alone)[0].name.split()[1]}", heat)]
@@ -150,6 +163,7 @@ def _completing(problem: Problem, ran: Sequence[Candidate], heat: Heat) -> list[
 def _met(pool: _Pool, match: Match, heat: Heat, by_heat: Sequence[Sequence[Candidate]]) -> Choice:
     """Return who wins a match, run as far as the last `heat` goes; `by_heat`: who ran in each."""
     untold = by_heat if heat != WHOLE else by_heat[:-1]
+    untold = untold if ignores_pairs(match.lowest.name) else ()
     alone = _named(match.lowest.name, untold[-1] if untold else ())
     turns = match.turns(heat, alone)
     fits = pool.run(turns[:IN_PARALLEL], later=len(turns) - IN_PARALLEL)
@@ -200,8 +214,7 @@ def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
 def _from_winner(engine: Engine, journal: Journal, sample: Lazy, winner: Candidate) -> Position:
     """Commit the winner: with its labels if it ran to its end on every row, else its centroids."""
     flow, distortion = engine.flow, engine.problem.distortion
-    n_rows, settings = engine.problem.extent.n_rows, engine.problem.settings
-    ended = start_sample_size(n_rows, settings) == n_rows and ends_whole(settings, n_rows)
+    ended = _runs_whole(engine.problem)
     if ended and not engine.learning:  # else its J is of another sum, and it was another fit
         journal.n_iter = winner.n_iter
         journal.history = [("start", step, value) for step, value in winner.history]
@@ -217,6 +230,12 @@ def _from_winner(engine: Engine, journal: Journal, sample: Lazy, winner: Candida
     return _committed(journal, iteration, warm=warm)
 
 
+def _runs_whole(problem: Problem) -> bool:
+    """Return whether candidates that are left run to their ends, on every row."""
+    n_rows, settings = problem.extent.n_rows, problem.settings
+    return start_sample_size(n_rows, settings) == n_rows and ends_whole(settings, n_rows)
+
+
 def _committed(journal: Journal, iteration: Iteration, *, warm: bool) -> Position:
     phase = "warm-up" if warm else "fit"
     journal.keep(phase, 0, iteration)
@@ -228,11 +247,12 @@ def n_groups(problem: Problem) -> int:
     return 0 if problem.constraints is None else problem.constraints.graph.n_groups
 
 
-def candidate_names(settings: Settings, known: int) -> list[str]:
+def candidate_names(settings: Settings, known: int, *, warm: bool = False) -> list[str]:
     """Return the candidates of a fit, in the order in which ties are decided.
 
     Of the `known` groups up to K are clusters as they are, such as classes of some documents. More
-    of them are chosen from, or merged.
+    of them are chosen from, or merged. With a `warm` start the centroids of the fit before are
+    there in the place of those that ignore the answers.
 
     Examples
     --------
@@ -240,12 +260,15 @@ def candidate_names(settings: Settings, known: int) -> list[str]:
     ['unconstrained 0', 'unconstrained 1']
     >>> candidate_names(Settings(3, n_init=1), known=3)
     ['unconstrained 0', 'agglomerated-singles 0']
+    >>> candidate_names(Settings(3), known=3, warm=True)
+    ['last-centroids 0', 'agglomerated-singles 0']
     """
+    names = [FROM_LAST] if warm else []
     if settings.init in ("k-means++", "random"):
-        return [f"{settings.init} {number}" for number in range(settings.n_init)]
+        return names or [f"{settings.init} {number}" for number in range(settings.n_init)]
     if settings.init == "neighborhoods":
-        return ["neighborhoods 0"]
-    names = [f"{UNCONSTRAINED} {number}" for number in range(settings.n_init)]
+        return [*names, "neighborhoods 0"][: 2 if known else 1]
+    names = names or [f"{UNCONSTRAINED} {number}" for number in range(settings.n_init)]
     if not known:
         return names
     if known <= settings.n_clusters:
@@ -254,9 +277,10 @@ def candidate_names(settings: Settings, known: int) -> list[str]:
 
 
 def prepare_start_sample(
-    flow: Dataflow, corpus: Corpus, problem: Problem, pairs: Pairs | None
-) -> Lazy:
-    """Return the rows of the starts, and the constraints among them, as a task result."""
+    flow: Dataflow, corpus: Corpus, problem: Problem, pairs: Pairs | None,
+    last: FloatArray | None = None,
+) -> Lazy:  # fmt: skip
+    """Return what starts begin with as a task result: rows, and the constraints among them."""
     settings = problem.settings
     most = start_sample_size(corpus.n_rows, settings)
     graph = pairs.graph if pairs else None
@@ -285,6 +309,7 @@ def prepare_start_sample(
         extent=problem.extent,
         cost_unit=problem.cost_unit,
         row_bytes=problem.row_bytes,
+        last=last,
     )
     return flow.persist([flow.lazy(make_start_sample, gathered.block, flow.share(plan))])[0]
 

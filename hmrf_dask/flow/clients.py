@@ -151,6 +151,23 @@ def local_threads() -> int:
     return int(dask.config.get("num_workers", None) or dask.system.CPU_COUNT)
 
 
+@contextmanager
+def on_threads(number: int | None = None) -> Iterator[None]:
+    """Run what is inside on threads of this process, whatever client is active.
+
+    Examples
+    --------
+    >>> with on_threads(2):
+    ...     local_threads()
+    2
+    """
+    import dask
+
+    workers = dask.config.get("num_workers", None) if number is None else number
+    with dask.config.set(scheduler="threads", num_workers=workers):
+        yield
+
+
 def leave_the_pool() -> None:
     """Give back the slot of the task that calls: the tasks that it waits for need slots.
 

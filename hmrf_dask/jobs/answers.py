@@ -31,11 +31,11 @@ from hmrf_dask.constraints.closure import (
     witnesses,
 )
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.constraints.votes import trust_of_classes, trust_of_votes
+from hmrf_dask.constraints.trust import trust_of_classes, trust_of_votes
 from hmrf_dask.documents.batches import Reject
 from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError, counted, meant
-from hmrf_dask.fit.suspects import SuspectAnswer
+from hmrf_dask.fit.answers import SuspectAnswer
 from hmrf_dask.jobs.inputs import AnswerFile
 from hmrf_dask.jobs.job_file import Method
 from hmrf_dask.jobs.journal import Taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -173,13 +173,18 @@ def as_table(asked: Asked) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for one in asked.questions:
-        texts = [_as_cell(asked.texts, document) for document in one["documents"]]
+        texts = [without_formula(asked.texts.get(document, "")) for document in one["documents"]]
         likely = one["likely"][0] if one["likely"] else ""
         writer.writerow([*one["documents"], "", "", "", *texts, likely, one["why"]])
     return text.getvalue()
 
 
-def _as_cell(texts: Mapping[str, str], document: str) -> str:
-    """Return a text that no spreadsheet takes for a formula."""
-    text = texts.get(document, "")
+def without_formula(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula.
+
+    Examples
+    --------
+    >>> without_formula("=1+1"), without_formula("one")
+    ("'=1+1", 'one')
+    """
     return f"'{text}" if text.startswith(_FORMULA) else text

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import scipy.sparse as sp
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
@@ -18,15 +22,24 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
+from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
+from hmrf_dask.jobs.words import (
+    LENGTHS,
+    DocumentWords,
+    length_classes,
+    sums_by_cluster,
+    telling_words,
+    usual_classes,
+)
 from hmrf_dask.kernels.exact import BASE, LIMBS, exact_integer, exact_sum
 from hmrf_dask.releases.own_files import ASSIGNMENTS, HASHES
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.tasks.partitions import find_ids, labels_at
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
@@ -78,27 +91,40 @@ def _places(flow: DaskFlow, corpus: Corpus, constraints: Constraints) -> list[Pl
 
 
 _BATCH_BYTES = 2**26  # of the distances of some rows to all centroids
-REPRESENTATIVES = 5  # documents nearest to a centroid that are listed for its cluster
+REPRESENTATIVES = 5  # documents of usual length nearest to a centroid, listed for its cluster
+
+
+@dataclass(frozen=True)
+class Nearest(Sized):
+    """The documents nearest to each centroid, of each class of lengths some, in order."""
+
+    labels: LabelArray
+    lengths: IntArray  # the class that the length of a document is of; 0 where words are not known
+    distances: FloatArray
+    ids: AnyArray
 
 
 @dataclass(frozen=True)
 class Assigned(Sized):
-    """What was written of some partitions, or of all.
-
-    `labels`, `distances` and `ids` are those of the documents nearest to each centroid, in order.
-    """
+    """What was written of some partitions, or of all."""
 
     files: dict[str, str]  # the sha256 of every file, by its name below the folder
     sizes: IntArray  # documents of each label
     distortions: IntArray  # (K, LIMBS), exact sums of their distances to their own centroids
-    labels: LabelArray
-    distances: FloatArray
-    ids: AnyArray
+    nearest: Nearest
+    lengths: IntArray  # (K, LENGTHS), documents of each class of lengths
+    terms: sp.csr_array | None  # (K, n_terms), how many documents have each; None: not known
     violations: dict[str, int]  # how many of the given pairs are broken, by kind
+
+    def sized_values(self) -> tuple[Any, ...]:
+        """Return what is large; the size of sparse terms is that of their arrays."""
+        terms = self.terms
+        arrays = () if terms is None else (terms.data, terms.indices, terms.indptr)
+        return self.files, self.sizes, self.distortions, self.nearest, self.lengths, arrays
 
 
 @dataclass(frozen=True)
-class _Compared(Sized):
+class Compared(Sized):
     """Rows next to the clusters."""
 
     labels: LabelArray
@@ -109,10 +135,28 @@ class _Compared(Sized):
 
 @dataclass(frozen=True)
 class _Target:
-    """The folder that files go to, and what labels are called there."""
+    """Where a file goes and what labels are called there.
+
+    `kept` is the file in the output `place` with the columns that go through to it.
+    """
 
     url: str
     cluster_ids: tuple[int, ...]
+    place: Place | None = None
+    path: str = ""
+    kept: str | None = None
+
+
+class Part(NamedTuple):
+    """What a partition of a job's corpus is called.
+
+    `kept` is the file below the output with the columns that go through to its assignments, and
+    `words` are what `Assigned` says of words and lengths of its documents, lazily.
+    """
+
+    name: str
+    kept: str | None = None
+    words: Lazy | None = None
 
 
 def write_assignments(
@@ -122,14 +166,16 @@ def write_assignments(
     folder: str,
     *,
     constraints: Constraints | None = None,
-    names: Sequence[str] | None = None,
+    parts: Sequence[Part] | None = None,
+    place: Place | None = None,
 ) -> Assigned:
     """Write FOLDER/assignments, one file for each partition.
 
     Columns: doc_id; cluster; distortion, the document's distance to the centroid of its cluster;
     runner_up, the nearest other cluster (null where there is one cluster); margin, how much farther
     that one is (negative where pairs hold the document in a cluster that is not the nearest);
-    constrained, whether a given pair names it; violated, how many of those pairs are broken.
+    constrained, whether a given pair names it; violated, how many of those pairs are broken; then
+    the columns that a manifest keeps.
 
     Parameters
     ----------
@@ -143,8 +189,10 @@ def write_assignments(
         Local folder or URL that every worker can write.
     constraints : Constraints, optional
         The given pairs. Those of documents that the corpus has not count as kept.
-    names : sequence of str, optional
-        A file name for each partition; the same documents again go best under the same name.
+    parts : sequence of Part, optional
+        One for each partition; the same documents again go best under the same name.
+    place : Place, optional
+        The output that files of kept columns lie in.
     """
     predictor = model.predictor()
     n_features = predictor.centroids.shape[1]
@@ -153,11 +201,11 @@ def write_assignments(
             f"rows must have the {n_features} columns that the model was fitted on, got "
             f"{corpus.n_features}; make them with the same vocabulary"
         )
-    target = _Target(absolute_url(folder), tuple(model.cluster_ids_.tolist()))
-    paths = paths_of(corpus, names)
+    target = _Target(absolute_url(folder), tuple(model.cluster_ids_.tolist()), place)
+    paths = paths_of(corpus, None if parts is None else [part.name for part in parts])
     storage = open_storage(target.url, {}, durable=True)
     storage.make_root()
-    if names is None:  # else a run names them, in a folder that it made
+    if parts is None:  # else a run names them, in a folder that it made
         _refuse_foreign(storage)
     flow = DaskFlow()
     if labels is None:
@@ -165,15 +213,17 @@ def write_assignments(
     else:
         found = list(labels.to_delayed().ravel())
     broken, violations = _violations(flow, corpus, found, constraints)
-    compared = over_partitions(flow, _compared, predictor, corpus, found)
-    parts = [
+    compared = over_partitions(flow, compare, predictor, corpus, found)
+    files = [
         flow.lazy(
-            _write_part, block, part, target, path,
-            *(share_array(flow, one) for one in pairs),
+            _write_part, block, rows, replace(target, path=path, kept=part.kept),
+            tuple(share_array(flow, one) for one in pairs), part.words,
         )
-        for block, part, path, pairs in zip(corpus.named, compared, paths, broken, strict=True)
+        for block, rows, path, part, pairs in zip(
+            corpus.named, compared, paths, parts or [Part("")] * len(paths), broken, strict=True
+        )
     ]  # fmt: skip
-    written: Assigned = flow.compute([tree(flow, _joined, parts)])[0]
+    written: Assigned = flow.compute([tree(flow, _joined, files)])[0]
     # Files of a former fit in other partitions; its documents would come twice.
     former = filter(ASSIGNMENTS.fullmatch, storage.names(ASSIGNMENTS_FOLDER))
     storage.delete({f"{ASSIGNMENTS_FOLDER}/{name}" for name in former} - set(paths))
@@ -236,14 +286,14 @@ def key_of(name: str) -> str:
 
 def _write_part(
     block: RowBlock,
-    compared: _Compared,
+    compared: Compared,
     target: _Target,
-    path: str,
-    rows: IntArray,
-    violated: IntArray,
+    pairs: tuple[IntArray, IntArray],
+    words: DocumentWords | None,
 ) -> Assigned:
-    """Write the file of one partition; `violated` are the broken pairs of its rows `rows`."""
+    """Write the file of one partition; `pairs` are rows that have some, and how many are broken."""
     labels, own, runner_up = compared.labels, compared.own, compared.runner_up
+    rows, violated = pairs
     called = np.asarray(target.cluster_ids, np.int32)
     broken = np.zeros(block.n_rows, np.int32)
     broken[rows] = violated
@@ -261,21 +311,47 @@ def _write_part(
     if len(called) == 1:  # no other cluster
         columns["runner_up"] = pa.nulls(len(own), pa.int32())
         columns["margin"] = pa.nulls(len(own), pa.float64())
+    if target.kept is not None and target.place is not None:
+        columns |= _kept_of(block, target.kept, target.place)
     data = encode_parquet(pa.table(columns))
-    open_storage(target.url, {}, durable=True).write(path, data)
+    open_storage(target.url, {}, durable=True).write(target.path, data)
+    return _summary({target.path: digest(data)}, compared, block.ids, words, len(called))
+
+
+def _summary(
+    files: Files,
+    compared: Compared,
+    ids: AnyArray,
+    words: DocumentWords | None,
+    n_clusters: int,
+) -> Assigned:
+    """Return what a partition says of clusters."""
+    labels, own = compared.labels, compared.own
     order = np.argsort(labels, kind="stable")
-    bounds = np.searchsorted(labels[order], np.arange(1, len(called)))
+    bounds = np.searchsorted(labels[order], np.arange(1, n_clusters))
     sums = [exact_sum(some) for some in np.split(own[order], bounds)]
+    lengths = length_classes(np.zeros(len(own), np.int64) if words is None else words.lengths)
+    cells = np.bincount(labels.astype(np.int64) * LENGTHS + lengths, minlength=n_clusters * LENGTHS)
     return Assigned(
-        {path: digest(data)},
-        np.bincount(labels, minlength=len(called)).astype(np.int64),
-        np.asarray(sums, np.int64).reshape(len(called), LIMBS),
-        *_nearest(labels, own, block.ids),
+        files,
+        np.bincount(labels, minlength=n_clusters).astype(np.int64),
+        np.asarray(sums, np.int64).reshape(n_clusters, LIMBS),
+        _nearest(Nearest(labels, lengths, own, ids)),
+        cells.reshape(n_clusters, LENGTHS).astype(np.int64),
+        None if words is None else sums_by_cluster(words.terms, labels, n_clusters),
         violations={},
     )
 
 
-def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> _Compared:
+def _kept_of(block: RowBlock, name: str, place: Place) -> dict[str, pa.Array]:
+    """Return the columns that go through to assignments, of the documents of a block."""
+    table = read_hashed(place.storage, name, decode_parquet)
+    places = pc.index_in(pa.array(block.ids.tolist(), pa.string()), value_set=table["id"])
+    rows = table.drop_columns("id").take(places)
+    return {name: rows[name].combine_chunks() for name in rows.column_names}
+
+
+def compare(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> Compared:
     """Compare rows with their own cluster and the nearest other one.
 
     The distances are those of `transform`; ties go to the lowest cluster, as in `predict`.
@@ -293,32 +369,37 @@ def _compared(block: RowBlock, predictor: Predictor, table: Any, labels: LabelAr
         matrix[every, labels[some]] = np.inf
         runner_up[some] = matrix.argmin(axis=1)
         nearest[some] = matrix[every, runner_up[some]]
-    return _Compared(labels, own, runner_up, nearest)
+    return Compared(labels, own, runner_up, nearest)
 
 
-def _nearest(
-    labels: LabelArray, distances: FloatArray, ids: AnyArray
-) -> tuple[LabelArray, FloatArray, AnyArray]:
-    """Return the representatives of each label: least distances first, ties by id."""
-    order = np.lexsort((ids, distances, labels))
-    sorted_labels = labels[order]
-    first = np.searchsorted(sorted_labels, sorted_labels)
+def _nearest(rows: Nearest) -> Nearest:
+    """Return the nearest of each label and class of lengths: least distances first, ties by id."""
+    order = np.lexsort((rows.ids, rows.distances, rows.lengths, rows.labels))
+    cells = (rows.labels.astype(np.int64) * LENGTHS + rows.lengths)[order]
+    first = np.searchsorted(cells, cells)
     chosen = order[np.arange(len(order)) - first < REPRESENTATIVES]
-    return labels[chosen], distances[chosen], ids[chosen]
+    return Nearest(
+        rows.labels[chosen], rows.lengths[chosen], rows.distances[chosen], rows.ids[chosen]
+    )
 
 
 def _joined(parts: Sequence[Assigned]) -> Assigned:
     """Return what several parts wrote."""
-    together = (
-        np.concatenate([one.labels for one in parts]),
-        np.concatenate([one.distances for one in parts]),
-        np.concatenate([one.ids for one in parts if len(one.ids)] or [parts[0].ids]),
+    near = [part.nearest for part in parts]
+    together = Nearest(
+        np.concatenate([part.labels for part in near]),
+        np.concatenate([part.lengths for part in near]),
+        np.concatenate([part.distances for part in near]),
+        np.concatenate([part.ids for part in near if len(part.ids)] or [near[0].ids]),
     )
+    terms = [part.terms for part in parts if part.terms is not None]
     return Assigned(
-        {name: sha256 for one in parts for name, sha256 in one.files.items()},
-        np.sum([one.sizes for one in parts], axis=0, dtype=np.int64),
-        np.sum([one.distortions for one in parts], axis=0, dtype=np.int64),
-        *_nearest(*together),
+        {name: sha256 for part in parts for name, sha256 in part.files.items()},
+        np.sum([part.sizes for part in parts], axis=0, dtype=np.int64),
+        np.sum([part.distortions for part in parts], axis=0, dtype=np.int64),
+        _nearest(together),
+        np.sum([part.lengths for part in parts], axis=0, dtype=np.int64),
+        reduce(operator.add, terms) if terms else None,
         violations={},
     )
 
@@ -344,28 +425,27 @@ NAME = "clusters.parquet"
 
 
 def write_clusters(
-    assigned: Assigned,
-    model: HMRFEstimator,
-    folder: str,
-    *,
-    words: Callable[[FloatArray], list[list[str]]] | None = None,
+    assigned: Assigned, model: HMRFEstimator, folder: str, *, terms: pa.Array | None = None
 ) -> dict[str, str]:
     """Write FOLDER/clusters.parquet, one row for each cluster, by id; return its name and sha256.
 
-    Columns: cluster; size; top_words (null without `words`); representatives, the ids of the
-    documents nearest to the centroid; cohesion, the mean distance of its documents to it (null
-    where there are none). `words` gives those of centroids, (K, n_features), one list for each.
+    Columns: cluster; size; top_words, those that tell it from the other clusters (null where words
+    or what they are called, `terms`, is not known); representatives, the ids of those documents of
+    usual length that are nearest to the centroid; cohesion, the mean distance of its documents to
+    it (null where there are none).
     """
-    called, top_words = model.cluster_ids_, words(model.cluster_centers_) if words else None
+    called, top_words = model.cluster_ids_, None
+    if assigned.terms is not None and terms is not None:
+        top_words = telling_words(assigned.terms, terms)
     order = np.argsort(called, kind="stable").tolist()
-    near = [assigned.ids[assigned.labels == label].tolist() for label in order]
+    near = [_representatives(assigned, label) for label in order]
     listed = [top_words[label] if top_words else None for label in order]
     table = pa.table(
         {
             "cluster": pa.array(called[order].tolist(), pa.int32()),
             "size": pa.array(assigned.sizes[order].tolist(), pa.int64()),
             "top_words": pa.array(listed, pa.list_(pa.string())),
-            "representatives": pa.array(near, pa.list_(_id_type(assigned.ids))),
+            "representatives": pa.array(near, pa.list_(_id_type(assigned.nearest.ids))),
             "cohesion": pa.array([_cohesion(assigned, label) for label in order], pa.float64()),
         }
     )
@@ -373,6 +453,14 @@ def write_clusters(
     storage.make_root()
     storage.write(NAME, data)
     return {NAME: digest(data)}
+
+
+def _representatives(assigned: Assigned, label: int) -> list[Any]:
+    """Return the ids of the documents of usual length nearest to a centroid, the nearest first."""
+    near, usual = assigned.nearest, usual_classes(assigned.lengths[label])
+    listed = np.flatnonzero((near.labels == label) & usual[near.lengths])
+    best = listed[np.lexsort((near.ids[listed], near.distances[listed]))][:REPRESENTATIVES]
+    return near.ids[best].tolist()  # type: ignore[no-any-return]
 
 
 def _cohesion(assigned: Assigned, label: int) -> float | None:

@@ -14,8 +14,7 @@ from hmrf_dask.constraints.answer_files import PairLines, parse_lines
 from hmrf_dask.documents.batches import BATCH_ROWS, Batch, Reject, SeenIds, read_batches
 from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
 from hmrf_dask.documents.sources import SEGMENT_BYTES, Source, is_cut, list_answers, list_sources
-from hmrf_dask.documents.streams import read_whole
-from hmrf_dask.documents.yaml_files import is_kind, parse_yaml
+from hmrf_dask.documents.yaml_files import is_kind, read_yaml
 from hmrf_dask.errors import (
     ConfigurationError,
     ConflictError,
@@ -38,6 +37,7 @@ from hmrf_dask.jobs.answers import (
 )
 from hmrf_dask.jobs.former import Documents, look_up
 from hmrf_dask.jobs.inputs import (
+    embedder_of,
     load_job,
     output_of,
     read_answer_file,
@@ -49,7 +49,6 @@ from hmrf_dask.jobs.journal import take
 from hmrf_dask.jobs.parent import last_release
 from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.jobs.quarantine import is_too_much, over_the_share
-from hmrf_dask.limits import YAML_BYTES
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.ownership import Owner, refuse_other
 from hmrf_dask.releases.release import Release
@@ -413,7 +412,7 @@ def _judge_answers(
 
 def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) -> Findings:
     """Return what is found in a manifest, or in a job and in its manifest; see `check_manifest`."""
-    if not is_kind(parse_yaml(read_whole(address, {}, YAML_BYTES), address), "job"):
+    if not is_kind(read_yaml(address, "job or manifest"), "job"):
         return check_manifest(address, everything=everything, tell=tell)
     job, base = load_job(address), base_of(address)
     problems, output = _check_output(job, address), output_of(job, address)
@@ -446,6 +445,7 @@ def _check_output(job: Job, address: str) -> list[str]:
     try:
         sources_apart(job, address, manifest)
         refuse_memory(job.output, "output")
+        embedder_of(job, address)
         refuse_other(open_output(output_of(job, address), None), Owner(job.name, manifest.name))
     except HmrfError as error:
         if isinstance(error, SourceError) or error.exit_code != ConfigurationError.exit_code:

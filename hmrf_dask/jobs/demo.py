@@ -27,9 +27,17 @@ from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import HMRFKMeans
 from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.fit_files import start_afresh
-from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
+from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, record_assignments
+from hmrf_dask.jobs.report import report_after_fit
+from hmrf_dask.jobs.report_fit import encode_classes
+from hmrf_dask.jobs.report_subject import Words
+from hmrf_dask.jobs.report_texts import LENGTH
+from hmrf_dask.jobs.words import sums_by_cluster, telling_words
+from hmrf_dask.measures.contingency import tabulate
 from hmrf_dask.questions.oracles import ChoosingOracle
 from hmrf_dask.questions.selection import explore_consolidate
+from hmrf_dask.releases.own_files import RUN_DIRECTORY, remove_files
+from hmrf_dask.report.content import HTML, excerpt
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
@@ -163,9 +171,9 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
     }
     progress(f"clustering them with {N_ANSWERS} answers")
     model.fit(corpus, must_link=constraints, run_dir=files["run"])
-    write_assignments(corpus, model.labels_, model, files["run"], constraints=constraints)
-
     labels = np.asarray(model.labels_)
+    progress("writing the report")
+    _write_results(files["run"], model, corpus, constraints, (documents, words))
     return DemoResult(
         n_documents=len(documents),
         n_words=len(words),
@@ -224,11 +232,34 @@ def _write_inputs(
         "pairs": f"{folder}/pairs.csv",
         "run": f"{folder}/run",
         "assignments": f"{folder}/run/{ASSIGNMENTS_FOLDER}",
+        "report": f"{folder}/run/{HTML}",
     }
     columns = [list(column) for column in zip(*documents, strict=True)]
     pq.write_table(pa.table(columns, ["doc_id", "text", "label"]), files["documents"])
     constraints.to_file(files["pairs"])
     return files
+
+
+def _write_results(
+    run: str,
+    model: HMRFKMeans,
+    corpus: Corpus,
+    constraints: Constraints,
+    material: tuple[list[Document], list[str]],
+) -> None:
+    """Write model, assignments and the report of a fit; `material` are its documents and words."""
+    documents, words = material
+    remove_files(open_storage(absolute_url(run), {}, durable=True), MODEL, RUN_DIRECTORY)
+    model.save(f"{run}/{MODEL}")
+    written = write_assignments(corpus, model.labels_, model, run, constraints=constraints)
+    record_assignments(run, written.files)
+    truth = np.array([document.label for document in documents])
+    report_after_fit(
+        run, constraints, written.violations, title="Docstrings of numpy, scipy and sklearn",
+        words=lambda: Words(lambda columns: [words[column] for column in columns], len(words)),
+        texts=lambda _: {one.id: excerpt(one.text, LENGTH) for one in documents},
+        classes=lambda: encode_classes(tabulate(truth, np.asarray(model.labels_))),
+    )  # fmt: skip
 
 
 def _agreement(truth: AnyArray, labels: LabelArray) -> float:
@@ -239,17 +270,16 @@ def _describe_clusters(
     labels: LabelArray, rows: sp.csr_array, words: list[str], truth: AnyArray
 ) -> list[ClusterSummary]:
     """Summarise the clusters, largest first."""
-    overall = rows.mean(axis=0)
+    has_word = sp.csr_array((np.ones(rows.nnz, np.int64), rows.indices, rows.indptr), rows.shape)
+    counts = sums_by_cluster(has_word, labels, len(SUBPACKAGES))
+    top_words = telling_words(counts, pa.array(words), TOP_WORDS)
     summaries = []
     for cluster in range(len(SUBPACKAGES)):
         members = np.flatnonzero(labels == cluster)
         if not len(members):
             summaries.append(ClusterSummary(cluster, 0, [], "", 0.0))
             continue
-        # What distinguishes the cluster: its mean row less that of all documents.
-        special = rows[members].mean(axis=0) - overall
-        top_words = [words[word] for word in np.argsort(-special, kind="stable")[:TOP_WORDS]]
         mostly, count = Counter(truth[members].tolist()).most_common(1)[0]
         share = count / len(members)
-        summaries.append(ClusterSummary(cluster, len(members), top_words, mostly, share))
+        summaries.append(ClusterSummary(cluster, len(members), top_words[cluster], mostly, share))
     return sorted(summaries, key=lambda summary: -summary.size)

@@ -29,8 +29,8 @@ from hmrf_dask.measures.scores import (
     pairs_within,
 )
 from hmrf_dask.releases.release import read_file
-from hmrf_dask.storage.parquet import read_plain_table
 from hmrf_dask.storage.stores import open_storage
+from hmrf_dask.storage.whole_files import read_plain_table
 
 ID_COLUMNS = ("doc_id", "id")  # of known classes, where it is not said: assignments' or documents'
 BATCH_ROWS = 10_000

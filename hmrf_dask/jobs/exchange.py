@@ -70,24 +70,26 @@ def export_answers(output: str, file: str, *, journal: str | None = None) -> Exc
     entries = source.entries().entries
     data = encode_answers(entries, file)
     url = absolute_url(file, "a file")
-    _refuse_own(url, absolute_url(output, "an output"), source.address)
+    refuse_own(url, absolute_url(output, "an output"), source.address, "a file of answers")
     folder, _, name = url.rpartition("/")
     open_storage(folder or "/", {}, durable=True).write(name, data)
     return Exchange(source.address, file, _n_answers(entries))
 
 
-def _refuse_own(file: str, output: str, journal: str) -> None:
-    """Refuse a file of an output, or a journal: others write it, and what it says would be lost."""
+def refuse_own(file: str, output: str, journal: str, what: str) -> None:
+    """Refuse to write a file of an output, or a journal: what it says would be lost.
+
+    `what` names the file, a path or URL, in an error.
+    """
     place, home = _real(file), _real(output)
     name = place.removeprefix(f"{home}/")
     if place == _real(journal) or name in OWN or (name != place and "/" in name):
         raise ConfigurationError(
-            f"a file of answers must be neither a journal nor what a run writes, got {file}; name "
-            "another file"
+            f"{what} must be neither a journal nor what a run writes, got {file}; name another file"
         )
     if is_local(file) and not os.path.isdir(os.path.dirname(local_path(file))):
         raise ConfigurationError(
-            f"a file of answers must be in a folder that is there, got {file}; make the folder"
+            f"{what} must be in a folder that is there, got {file}; make the folder"
         )
 
 

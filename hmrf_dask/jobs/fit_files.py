@@ -33,9 +33,11 @@ from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, model_folder, record_assignments
 from hmrf_dask.jobs.progress import Tell, nothing
+from hmrf_dask.jobs.report import report_after_fit
 from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
 from hmrf_dask.parameters import AUTO
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, remove_files
+from hmrf_dask.report.content import HTML
 from hmrf_dask.rows.canonical import sound_csr
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.remote import explained, open_files
@@ -233,6 +235,7 @@ def fit_files(
     model.save(f"{run_dir}/{MODEL}")
     assigned = write_assignments(corpus, model.labels_, model, run_dir, constraints=constraints)
     record_assignments(run_dir, assigned.files)
+    report_after_fit(run_dir, constraints, assigned.violations)
     return FitResult(
         n_documents=corpus.n_rows,
         n_pairs=0 if constraints is None else len(constraints),
@@ -248,6 +251,7 @@ def fit_files(
             "run": run_dir,
             "assignments": f"{run_dir}/{ASSIGNMENTS_FOLDER}",
             "model": f"{run_dir}/{MODEL}",
+            "report": f"{run_dir}/{HTML}",
         },
     )
 

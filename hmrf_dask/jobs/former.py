@@ -31,7 +31,7 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.tasks.partitions import add_limbs, find_ids
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray, Sized
@@ -163,7 +163,7 @@ def _found(place: Place, name: str, sha256: str, wanted: AnyArray) -> BoolArray 
     return np.asarray(pc.is_in(values, value_set=known).to_numpy(False))
 
 
-_BUCKET = 2**22  # documents of one side
+BUCKET = 2**22  # documents of one side
 _SCHEMA = pa.schema([("doc_id", pa.string()), ("cluster", pa.int32())])
 
 
@@ -194,7 +194,7 @@ class _Joined(Sized):
     lost: int = 0
 
 
-class _OldFile(NamedTuple):
+class OldFile(NamedTuple):
     """Where assignments of the run before are read."""
 
     place: Place
@@ -241,7 +241,7 @@ def count_overlap(
     changed : sequence of bool, optional
         Of each partition, whether its shared documents are counted in `n_changed`.
     """
-    files = [_OldFile(place, name, sha256) for name, sha256 in sorted(old.items())]
+    files = [OldFile(place, name, sha256) for name, sha256 in sorted(old.items())]
     by_name = {file.name.rpartition("/")[2]: file for file in files}
     flow = DaskFlow()
     own = [path.removeprefix(f"{ASSIGNMENTS_FOLDER}/") for path in paths_of(corpus, names)]
@@ -271,7 +271,7 @@ def count_overlap(
     return Overlap(*known, total, n_changed)
 
 
-def _tell_lost(files: Sequence[_OldFile], lost: int) -> None:
+def _tell_lost(files: Sequence[OldFile], lost: int) -> None:
     """Warn of unreadable files; where none can be read, ids would be lost: raise."""
     if lost and lost == len(files):
         files[0].content()
@@ -288,7 +288,7 @@ def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy
     """Return the counts of documents that are in other partitions than before."""
     if not lengths.min():
         return []
-    n_buckets = math.ceil(int(lengths.max()) / _BUCKET)
+    n_buckets = math.ceil(int(lengths.max()) / BUCKET)
     if n_buckets == 1:
         return [flow.lazy(_join_rest, joined)]
     split = [flow.lazy(_split, one, n_buckets) for one in joined]
@@ -299,7 +299,7 @@ def _buckets(flow: DaskFlow, joined: list[Lazy], lengths: IntArray) -> list[Lazy
 
 
 def _join_block(
-    block: RowBlock | None, labels: LabelArray | None, old: _OldFile | None, shift: int
+    block: RowBlock | None, labels: LabelArray | None, old: OldFile | None, shift: int
 ) -> _Joined:
     """Join a partition with the old file of its name; `shift` is added to its labels."""
     before, new = None if old is None else old.read(), _SCHEMA.empty_table()
@@ -328,11 +328,12 @@ def _join_rest(parts: Sequence[_Joined]) -> Contingency:
 def _split(joined: _Joined, n_buckets: int) -> list[_Joined]:
     """Return the documents without a partner in buckets by the hash of their id."""
     none = tabulate(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    sides = [_split_table(one, n_buckets) for one in (joined.old, joined.new)]
+    sides = [split_table(one, n_buckets) for one in (joined.old, joined.new)]
     return [_Joined(none, old, new) for old, new in zip(*sides, strict=True)]
 
 
-def _split_table(table: pa.Table, n_buckets: int) -> list[pa.Table]:
+def split_table(table: pa.Table, n_buckets: int) -> list[pa.Table]:
+    """Return documents in buckets by the hash of their ids: one id is in one bucket everywhere."""
     ids = np.asarray(table["doc_id"].to_pylist(), dtype=np.str_)
     bucket = hash_ids(ids) % np.uint64(n_buckets)
     return [table.filter(column(bucket == one, pa.bool_())) for one in range(n_buckets)]

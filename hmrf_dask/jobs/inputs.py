@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from hmrf_dask.documents.batches import Batch, read_batches
@@ -22,12 +22,12 @@ from hmrf_dask.documents.sources import (
     list_sources,
 )
 from hmrf_dask.documents.streams import read_whole
-from hmrf_dask.documents.yaml_files import parse_yaml, refuse_other_kind, validated
+from hmrf_dask.documents.yaml_files import read_yaml, refuse_other_kind, validated
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.places import FORMAT
-from hmrf_dask.limits import ANSWER_BYTES, YAML_BYTES
+from hmrf_dask.limits import ANSWER_BYTES
 from hmrf_dask.parameters import AUTO
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.own_files import FOLDERS
@@ -35,6 +35,7 @@ from hmrf_dask.releases.ownership import Owner
 from hmrf_dask.storage.addresses import Location, absolute_url, is_local, plain_url
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import open_storage
+from hmrf_dask.text.embedders import Embedder, find_embedder
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class DocumentSource:
         parts: list[Any] = [file.path, file.size, file.etag]
         parts += [file.format, file.compression, file.encoding]
         parts += [] if file.span is None else [file.span]
-        parts += [file.dialect.model_dump(mode="json"), self.columns.model_dump(mode="json")]
+        parts += [file.dialect.model_dump(mode="json"), self.columns.described()]
         return digest(json.dumps(parts).encode())[:24]
 
     def read(self) -> Iterator[Batch]:
@@ -204,6 +205,7 @@ class Inputs:
     answers: tuple[AnswerFile, ...]
     address: str  # of the job file, an absolute path or a URL
     journal: journal.Taken
+    embedder: Embedder | None = None  # that the job names, not loaded
     from_release: int | None = None  # the release to continue, 0 for none; else the last one
     take_over: bool = False  # the output becomes this job's if it is another's
     allow_shrink: bool = False  # more than half of the last release's documents may be gone
@@ -228,6 +230,7 @@ class Inputs:
                 "sources": [_seen(source) for source in self.sources],
                 "answers": sorted(digest(file.data) for file in self.answers),
                 **({"journal": taken} if taken else {}),
+                **({"embedder": self.embedder.identity} if self.embedder else {}),
                 "report": FORMAT,  # one that another version wrote cannot be shown again
             }
         )
@@ -275,11 +278,20 @@ def gather(
         answers=(*named, *more),
         address=absolute_url(address, "a job"),
         journal=journal.take(output),
+        embedder=embedder_of(job, address),
         from_release=from_release,
         take_over=take_over,
         allow_shrink=allow_shrink,
         choose_k=choose_k,
     )
+
+
+def embedder_of(job: Job, address: str) -> Embedder | None:
+    """Return the embedder that a job names, in whose folder relative paths begin; None without."""
+    vectors = job.recipe.vectors
+    if vectors is None or vectors.model is None:
+        return None
+    return find_embedder(vectors.model, partial(resolved, base_of(address)))
 
 
 def sources_apart(job: Job, address: str, manifest: Manifest) -> tuple[Source, ...]:
@@ -310,7 +322,7 @@ def _read_by(job: Job, address: str, manifest: Manifest) -> list[Place]:
 def load_job(address: str, changes: dict[str, Any] | None = None) -> Job:
     """Read a job file, of which `changes` replace keys; every mistake is named in one error."""
     address = plain_url(address, "a job")
-    content = parse_yaml(read_whole(address, {}, YAML_BYTES), address)
+    content = read_yaml(address, "job")
     refuse_other_kind(content, address, "job")
     return validated(Job, {**content, **(changes or {})}, address)
 

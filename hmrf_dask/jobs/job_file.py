@@ -10,8 +10,10 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StrictBool,
+    Tag,
     create_model,
     field_validator,
     model_validator,
@@ -19,11 +21,17 @@ from pydantic import (
 
 from hmrf_dask.documents.yaml_files import NAME_PATTERN, Place
 from hmrf_dask.errors import meant
-from hmrf_dask.limits import LIST_ITEMS, RANGES, Range, problem_of_cost, within
+from hmrf_dask.jobs.recipe import Recipe, Text
+from hmrf_dask.limits import (
+    LIST_ITEMS,
+    RANGES,
+    Range,
+    problem_of_cost,
+    within,
+)
 from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter, taken_by
 from hmrf_dask.redaction import shortened
 from hmrf_dask.storage.addresses import refuse_credentials, url_problem
-from hmrf_dask.text.counts import TextSettings
 
 # Job scripts, command lines and names in clouds are made of these texts: nothing that a shell, a
 # scheduler's directives or a template would read as more than a text.
@@ -245,11 +253,6 @@ def _scalar_problem(value: Any) -> str:
 
 SCHEMA: Final = "hmrf-dask/job/v1"
 MAX_REJECTED: Final = 0.05
-_REFIT = r"^(never|always|drift>[0-9]{1,3}(\.[0-9]{1,9})?%)$"
-
-
-def _percent(refit: str) -> float | None:
-    return float(refit[len("drift>") : -1]) if refit.startswith("drift>") else None
 
 
 def _checked_cost(given: float) -> float:
@@ -262,39 +265,6 @@ class Section(BaseModel):
     """A part of the file: unknown names are mistakes, and nothing changes once it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class Text(TextSettings):
-    """How texts become rows, and when the vocabulary is made again."""
-
-    refit: str = Field(
-        default="drift>5%",
-        json_schema_extra={"pattern": _REFIT},
-        description="When a later run makes the vocabulary again: never, always, or when the share "
-        "of words it does not know is this much larger in new documents.",
-    )
-
-    @field_validator("refit")
-    @classmethod
-    def _known(cls, given: str) -> str:
-        if not re.fullmatch(_REFIT, given) or (_percent(given) or 0) > RANGES["drift"].most:
-            raise ValueError(
-                f"must be never, always or a share such as drift>5%, got {shortened(given)}"
-                + meant(given, ("never", "always", "drift>5%"))
-            )
-        return given
-
-    @property
-    def drift(self) -> float | None:
-        """The share that asks for a new vocabulary; None where no share does.
-
-        Examples
-        --------
-        >>> Text(refit="drift>5%").drift, Text(refit="never").drift
-        (0.05, None)
-        """
-        percent = _percent(self.refit)
-        return None if percent is None else percent / 100
 
 
 class _Method(Section):
@@ -429,31 +399,60 @@ class Cluster(Section):
         return self.address is not None or self.scheduler_file is not None
 
 
+def _is_list(given: Any) -> str:
+    return "several" if isinstance(given, list | tuple) else "one"
+
+
+# By form alone: what is wrong with one of them is not said of the other, too.
+_Kinds = Annotated[
+    Annotated[Text, Tag("one")] | Annotated[tuple[Text, ...], Tag("several")],
+    Discriminator(_is_list),
+]
+
+
 class Job(Section):
     """What `hmrf-dask run` does.
 
     Paths are relative to the file. `answers` are pair files beyond those of the manifest.
     """
 
-    schema_: Literal["hmrf-dask/job/v1"] = Field(default=SCHEMA, alias="$schema")
-    name: str = Field(default="job", pattern=NAME_PATTERN, max_length=100)
-    manifest: Place
-    answers: tuple[Place, ...] = Field(default=(), max_length=LIST_ITEMS)
+    schema_: Literal["hmrf-dask/job/v1"] = Field(
+        default=SCHEMA, alias="$schema", description="What this file is."
+    )
+    name: str = Field(
+        default="job",
+        pattern=NAME_PATTERN,
+        max_length=100,
+        description="Lower-case letters, digits, '.', '_', '-'. An output belongs to one name.",
+    )
+    manifest: Place = Field(description="Where the documents are, and answers: a path or URL.")
+    answers: tuple[Place, ...] = Field(
+        default=(), max_length=LIST_ITEMS, description="More files of answers."
+    )
     annotators: dict[str, Annotated[float, Field(**within("share"))]] = Field(
         default={},
         max_length=LIST_ITEMS,
         description="How likely answers of each annotator are right, by the name in the answers' "
         "column annotator; an answer's own trust goes before.",
     )
-    text: Text | None = None
+    text: _Kinds | None = Field(
+        default=None,
+        description="How texts become rows; a list of two, words and embeddings, for both side by "
+        "side.",
+    )
     method: Method
     mode: Literal["fit", "predict"] = Field(
         default="fit", description="predict: only give new documents clusters of the last model."
     )
     start: Literal["warm", "cold"] = Field(
-        default="warm", description="warm: a later fit begins with the last centroids."
+        default="warm",
+        description="warm: a later fit begins with the last centroids, or a start of new answers.",
     )
-    on_bad_record: Literal["stop", "quarantine"] = "stop"
+    on_bad_record: Literal["stop", "quarantine"] = Field(
+        default="stop",
+        description="quarantine: bad records and answers are left out, listed in rejects/, and a "
+        "warning; stop: they end the run with 65.",
+    )
     max_rejected: Annotated[float, Field(**within("share"))] = Field(
         default=MAX_REJECTED,
         description="The largest share of records, and of answers, that quarantine leaves out: a "
@@ -477,6 +476,40 @@ class Job(Section):
         description="Whether all files of a local output are 0600 and its folders 0700, those "
         "that are there too; without it the umask says. Of no effect in an object store.",
     )
+
+    @property
+    def kinds(self) -> tuple[Text, ...]:
+        """The kinds of rows that are named."""
+        if self.text is None:
+            return ()
+        return (self.text,) if isinstance(self.text, Text) else self.text
+
+    @property
+    def recipe(self) -> Recipe:
+        """What rows are made of; words where nothing is named."""
+        return Recipe.of(self.kinds)
+
+    @field_validator("text")
+    @classmethod
+    def _one_of_each(cls, given: Any) -> Any:
+        if isinstance(given, tuple):
+            kinds = [one.kind for one in given]
+            if len(given) != 2 or kinds.count("embeddings") != 1:
+                raise ValueError(
+                    "must be one kind of rows, or a list of words (or characters, or hashing) and "
+                    f"embeddings, got {shortened(kinds)}; keep one of each"
+                )
+        return given
+
+    @model_validator(mode="after")
+    def _mixable(self) -> Self:
+        distortion = self.method.value_of("distortion") if len(self.kinds) > 1 else "cosine"
+        if distortion not in ("cosine", "euclidean"):
+            raise ValueError(
+                "rows of several kinds must go with method.distortion cosine or euclidean, got "
+                f"{distortion}; give one kind in text"
+            )
+        return self
 
     @property
     def quarantines(self) -> bool:

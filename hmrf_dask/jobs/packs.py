@@ -33,9 +33,9 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.parent import FileEntry
 from hmrf_dask.limits import REJECTS_LISTED
-from hmrf_dask.storage.parquet import encode_parquet
 from hmrf_dask.storage.sealed import DamagedFileError, digest, typed
 from hmrf_dask.storage.stores import Storage
+from hmrf_dask.storage.whole_files import encode_parquet
 from hmrf_dask.text.counts import refuse_file
 from hmrf_dask.text.files import Place
 
@@ -189,6 +189,7 @@ class PackRecord:
     documents: tuple[tuple[FileDocuments, ...], ...]  # of each batch
     rejects: tuple[str, ...]  # files below the output that list records that are no documents
     labels: tuple[str | None, ...]  # of each batch the file with its known classes
+    kept: tuple[str | None, ...] = ()  # of each batch the file with the columns that are kept
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: str) -> PackRecord:
@@ -332,6 +333,7 @@ class _Writer:
         self._documents: list[tuple[FileDocuments, ...]] = []
         self._rejects: list[str] = []
         self._labels: list[str | None] = []
+        self._kept: list[str | None] = []
 
     def record(self) -> PackRecord:
         """Return what was read so far."""
@@ -341,6 +343,7 @@ class _Writer:
             tuple(self._documents),
             tuple(self._rejects),
             tuple(self._labels),
+            tuple(self._kept),
         )
 
     def write(self, parts: Sequence[tuple[int, Batch]]) -> Batch:
@@ -356,7 +359,9 @@ class _Writer:
         whole = _concatenated([batch for _, batch in parts])
         batch_number = len(self._documents)
         self._documents.append(tuple(FileDocuments(*item) for item in documents.items()))
-        self._labels.append(self._write_labels(batch_number, whole) if labelled else None)
+        labels = {"label": whole.extra["label"]} if labelled else {}
+        self._labels.append(self._write_columns("labels", batch_number, whole.ids, labels))
+        self._kept.append(self._write_columns("kept", batch_number, whole.ids, whole.kept))
         if listed := self._note(whole.rejects):
             stem = f"rejects-{batch_number:05d}"
             self._rejects.append(self._write(stem, "jsonl", encode_rejects(listed)))
@@ -385,10 +390,15 @@ class _Writer:
                 listed.append(reject)
         return listed
 
-    def _write_labels(self, number: int, batch: Batch) -> str:
-        columns = {"id": batch.ids, "label": batch.extra["label"]}
-        table = pa.table({name: pa.array(one, pa.string()) for name, one in columns.items()})
-        return self._write(f"labels-{number:05d}", "parquet", encode_parquet(table))
+    def _write_columns(
+        self, stem: str, number: int, ids: list[str], columns: Mapping[str, list[str | None]]
+    ) -> str | None:
+        """Write columns next to the ids of their documents, None where there are none."""
+        if not columns:
+            return None
+        arrays = [pa.array(one, pa.string()) for one in (ids, *columns.values())]
+        table = pa.Table.from_arrays(arrays, ["id", *columns])
+        return self._write(f"{stem}-{number:05d}", "parquet", encode_parquet(table))
 
     def _write(self, stem: str, ending: str, data: bytes) -> str:
         """Write a file under a name with its hash: who has the name knows the hash."""
@@ -409,6 +419,10 @@ def _concatenated(batches: Sequence[Batch]) -> Batch:
     for name in dict.fromkeys(name for batch in batches for name in batch.extra):
         whole.extra[name] = [
             value for one in batches for value in one.extra.get(name, [None] * len(one.ids))
+        ]
+    for name in dict.fromkeys(name for batch in batches for name in batch.kept):
+        whole.kept[name] = [
+            value for one in batches for value in one.kept.get(name, [None] * len(one.ids))
         ]
     rows = [batch.embeddings for batch in batches if batch.embeddings is not None]
     whole.embeddings = np.concatenate(rows) if rows else None

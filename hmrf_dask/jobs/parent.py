@@ -32,6 +32,7 @@ from hmrf_dask.storage.stores import Storage
 
 SOURCES = "sources"
 VOCABULARY = "vocabulary"  # its identity, None where rows are ready embeddings
+DENSE = "dense"  # the vectors that rows are made of, a `text.tfidf.Dense`; absent without any
 MADE_OF = "made_of"  # keys of the counts that the vocabulary was made of
 CAME = "came"  # the releases that files came with since the last fit, by path
 JOB = "job"  # where the job file was; former versions kept it not
@@ -83,6 +84,7 @@ class _Ledger:
     next_id: int
     came: dict[str, int] = field(default_factory=dict)  # former versions kept none
     choice_of_k: ChosenK | None = None
+    dense: dict[str, str | int | float] | None = None
 
 
 def last_release(output: str) -> Release | None:

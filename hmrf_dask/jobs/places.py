@@ -21,6 +21,8 @@ from hmrf_dask.releases.release import (
     check_files,
     latest,
     read_file,
+    read_release,
+    release_log,
     small_of,
 )
 from hmrf_dask.storage.addresses import absolute_url
@@ -112,12 +114,14 @@ class Report:
 
 
 ASSIGNMENTS_FOLDER = "assignments"
+_SHOWN = ("number", "when", "counts")  # of a release that is not the last
 LINEAGE = "lineage.json"
 ANSWERS = "answers.parquet"  # those that a fit was made with
 MODEL = "model"
 QUESTIONS = "questions.parquet"  # the next ones to ask
 NOTES = "notes.jsonl"  # their other columns
 SUSPECTS = "suspects.jsonl"  # answers that the fit finds improbable, the least likely first
+CLASSES = "classes.parquet"  # how many documents of each known class each cluster has
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
 REPEATED = "repeated-ids.jsonl"  # what a release has if it quarantined documents for their ids
@@ -215,12 +219,8 @@ def model_folder(place: str) -> str:
     root = absolute_url(place)
     release = last_release(place)
     if release is not None:
-        folder = model_of(release.files)
-        storage = open_storage(root, {}, durable=False)
         with explained_to_readers():
-            for name in (name for name in release.files if name.startswith(f"{folder}/")):
-                read_file(storage, name, release.files[name])
-        return f"{root}/{folder}"
+            return verified_model(open_storage(root, {}, durable=False), release)
     with explained(root, "read it"):
         filesystem, inside = open_files(root)
         folders = ("", f"/{MODEL}")
@@ -231,6 +231,14 @@ def model_folder(place: str) -> str:
         f"a model must be a folder that save() wrote, a run directory or a job's output, got "
         f"{place!r} without model.json; check the path"
     )
+
+
+def verified_model(storage: Storage, release: Release) -> str:
+    """Return the folder of the model of a release, whose files are as they were published."""
+    folder = model_of(release.files)
+    for name in (name for name in release.files if name.startswith(f"{folder}/")):
+        read_file(storage, name, release.files[name])
+    return f"{storage.url}/{folder}"
 
 
 def model_of(files: Iterable[str]) -> str:
@@ -297,10 +305,22 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
         "place": url,
         "running": holder is not None,
         "release": published,
+        "releases": _kept_releases(storage),
         "holder": None if holder is None else asdict(holder),
         "journal": _journal(url, release),
         "progress": _run_progress(url, *at_work) if at_work else None,
     }
+
+
+def _kept_releases(storage: Storage) -> list[dict[str, Any]]:
+    """Return the releases whose files are there, the last one first."""
+    found = list[dict[str, Any]]()
+    for number in sorted(release_log(storage).numbers(), reverse=True):
+        with explained_to_readers(), suppress(FileNotFoundError):  # it may go meanwhile
+            release = read_release(storage, number)
+            if release.files:
+                found.append({name: getattr(release, name) for name in _SHOWN})
+    return found
 
 
 def _journal(url: str, release: Release | None) -> dict[str, Any] | None:

@@ -18,8 +18,8 @@ from hmrf_dask.jobs.steps import JobRun, Material
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
 from hmrf_dask.storage.sealed import digest
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.tasks.partitions import add_limbs
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import IntArray

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:  # the command line shows progress before anything heavy is imported
     from hmrf_dask.storage.stores import Storage
@@ -23,6 +23,31 @@ def nothing(event: dict[str, Any]) -> None:
 
 PROGRESS = "progress.json"
 EVERY = 2.0  # seconds between two writes of how far a step is
+
+
+class Lines(AbstractContextManager[Tell]):
+    """Tells steps as lines on a stream, each when it begins; nothing else is written there."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._began = time.monotonic()
+        self._last = ""
+
+    def __enter__(self) -> Tell:
+        """Return what events are told to."""
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        """End with how long it took."""
+        self._write("done")
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        if (step := event.get("step", "")) and step != self._last:
+            self._last = step
+            self._write(f"{step} ...")
+
+    def _write(self, words: str) -> None:
+        print(f"{time.monotonic() - self._began:7.1f} s  {words}", file=self._stream)
 
 
 class Watch:

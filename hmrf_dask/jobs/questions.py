@@ -38,7 +38,7 @@ from hmrf_dask.questions.known import Known
 from hmrf_dask.questions.pool import Pool
 from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
 from hmrf_dask.text.vectorise import corpus_of
 
@@ -97,10 +97,8 @@ def questions_of(output: str) -> list[Question]:
 def write_questions(
     run: JobRun, material: Material, answers: Answers, model: HMRFEstimator
 ) -> tuple[Files, int]:
-    """Write the next questions of a fit where the job wants some; return how many there are."""
+    """Write as many of the next questions of a fit as the job wants; return how many there are."""
     wanted = run.inputs.job.questions
-    if not wanted:
-        return {}, 0
     with run.watch.step("choose questions"):
         table = decode_parquet(run.place.storage.read(f"{run.name}/{assignments.NAME}"))
         entries = run.inputs.journal.read.entries

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.dataflow import DaskFlow, tree
-from hmrf_dask.jobs import assignments
+from hmrf_dask.jobs import assignments, changes
 from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import (
     Files,
@@ -25,11 +24,13 @@ from hmrf_dask.jobs.assignments import (
     write_assignments,
     write_clusters,
 )
+from hmrf_dask.jobs.changes import moved_since
 from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
     CAME,
     CHOICE,
+    DENSE,
     INPUTS,
     JOB,
     MADE_OF,
@@ -42,6 +43,7 @@ from hmrf_dask.jobs.parent import (
 )
 from hmrf_dask.jobs.places import (
     ANSWERS,
+    CLASSES,
     GONE,
     LINEAGE,
     MODEL,
@@ -57,18 +59,20 @@ from hmrf_dask.jobs.places import (
 from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.questions import write_questions
+from hmrf_dask.jobs.report_fit import encode_classes
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
+from hmrf_dask.jobs.words import words_of_partitions
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.measures.scores import normalized_mutual_info
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
 from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
-from hmrf_dask.storage.parquet import decode_parquet, encode_parquet
+from hmrf_dask.report.content import HTML
 from hmrf_dask.storage.sealed import DamagedFileError, digest
+from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
-from hmrf_dask.text.tfidf import top_words
 
 
 @dataclass(frozen=True)
@@ -99,13 +103,13 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
     ids = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
     model.cluster_ids_ = np.asarray(ids, np.int32)  # whoever asks it, now or later, gets these
     with run.watch.step("write assignments"):
+        vocabulary = material.rows.vocabulary
         written = write_assignments(
             material.corpus, model.labels_, model, run.folder, constraints=answers.used,
-            names=material.names,
+            parts=_with_words(run, material), place=run.place,
         )  # fmt: skip
-        vocabulary = material.rows.vocabulary
-        words = None if vocabulary is None else partial(top_words, vocabulary=vocabulary)
-        tables = write_clusters(written, model, run.folder, words=words)
+        terms = None if vocabulary is None else vocabulary.terms
+        tables = write_clusters(written, model, run.folder, terms=terms)
         remove_own(run.place.storage, f"{run.name}/{MODEL}")  # of an attempt, or damaged since
         model.save(f"{run.folder}/{MODEL}")
     if lineage is None:
@@ -118,7 +122,8 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         files |= run.write(SUSPECTS, answers.suspects(model.suspect_answers_))
     if notes := answers.notes():
         files |= run.write(NOTES, notes)
-    asked, n_questions = write_questions(run, material, answers, model)
+    wanted = run.inputs.job.questions
+    asked, n_questions = ({}, 0) if not wanted else write_questions(run, material, answers, model)
     fit = {
         "J": float(model.objective_),
         "iterations": int(model.n_iter_),
@@ -134,6 +139,15 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         start=fitted.start, fit=fit, n_suspect=len(model.suspect_answers_),
         n_questions=n_questions, chosen=fitted.chosen,
     )  # fmt: skip
+
+
+def _with_words(run: JobRun, material: Material) -> list[assignments.Part]:
+    """Return the parts of a corpus with the words of their documents, where words are counted."""
+    parts, named = material.parts, material.corpus.named
+    words = words_of_partitions(DaskFlow(), material.rows, named, run.place)
+    if words is None:
+        return parts
+    return [part._replace(words=counted) for part, counted in zip(parts, words, strict=True)]
 
 
 def _traced(
@@ -209,18 +223,18 @@ def _predicted(
 ) -> tuple[Files, Overlap]:
     """Write the assignments of packs that keep none; return what they share with the last ones."""
     none, wanted = np.zeros(0, np.int64), [origin is None for origin in origins]
-    corpus, names = material.of_files(wanted)
+    corpus, parts = material.of_files(wanted)
     if corpus is None:
         return {}, Overlap(none, none, none, np.zeros(n_clusters, np.int64), 0)
     old, model = not_carried(run, material, origins), run.last_model
     with run.watch.step("write assignments"):
         labels = nearest_rows(model.predictor(), corpus) if old else None
-        written = write_assignments(corpus, labels, model, run.folder, names=names)
+        written = write_assignments(corpus, labels, model, run.folder, parts=parts, place=run.place)
     files = {f"{run.name}/{name}": sha256 for name, sha256 in written.files.items()}
     if not old:
         return files, Overlap(none, none, none, written.sizes, 0)
-    parts = zip(_in_changed_files(run, material), material.files, strict=True)
-    changed = [one for one, pack in parts if wanted[pack]]
+    packs = zip(_in_changed_files(run, material), material.files, strict=True)
+    changed = [one for one, pack in packs if wanted[pack]]
     return files, count_overlap(run.place, old, corpus, labels, n_clusters, changed=changed)
 
 
@@ -241,9 +255,15 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
     with run.watch.step("write the report"):
         files = results.files | write_records(run, material.rows.records, material.repeated)
         files |= write_answers(run, answers.rejects, answers.waiting)
+        if run.previous is not None:
+            moved = moved_since(run.place, run.previous, files)
+            files |= run.write(changes.FILE, encode_parquet(moved))
         if answers.documents.gone.any():
             files |= run.write(GONE, answers.documents.encode_gone())
-        nmi = _agreement(run, material, results.files)
+        classes = _agreement(run, material, results.files)
+        nmi = None if classes is None else normalized_mutual_info(classes)
+        if classes is not None:
+            files |= run.write(CLASSES, encode_classes(classes))
         report, data = _kept(run, _report(run, material, answers, results, nmi))
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
@@ -280,6 +300,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
+        **({} if rows.vectors is None else {DENSE: asdict(rows.vectors.dense)}),
         NEXT_ID: results.lineage.next_id,
         **({} if chosen is None else {CHOICE: asdict(chosen)}),
     }
@@ -288,8 +309,8 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
 # ---- known classes
 
 
-def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
-    """Return the NMI with the label column; None where no document has a label."""
+def _agreement(run: JobRun, material: Material, files: Files) -> Contingency | None:
+    """Return documents by known class and cluster; None where no document has a class."""
     flow, written = DaskFlow(), by_key(assignments_of(files))
     tasks = [
         flow.lazy(_compared, run.place, written[key], [name for name in record.labels if name])
@@ -299,7 +320,7 @@ def _agreement(run: JobRun, material: Material, files: Files) -> float | None:
     if not tasks:
         return None
     table: Contingency = flow.compute([tree(flow, merge, tasks)])[0]
-    return normalized_mutual_info(table) if table.n_rows else None
+    return table if table.n_rows else None
 
 
 def _compared(place: Place, written: Files, labels: list[str]) -> Contingency:
@@ -326,7 +347,6 @@ def _report(
     rows, lineage = material.rows, results.lineage
     n_quarantined = sum(record.n_rejects for record in rows.records) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
-    vocabulary = rows.vocabulary
     return Report(
         status="done",
         run=run.run_id,
@@ -346,14 +366,7 @@ def _report(
             "vectorised": _n_vectorised(run, rows),
             "quarantined": n_quarantined,
         },
-        vocabulary={}
-        if vocabulary is None
-        else {
-            "terms": vocabulary.n_terms,
-            "refit": rows.refit,
-            "unknown_share": rows.coverage.unknown_share,
-            "unknown_share_then": vocabulary.unknown_share,
-        },
+        vocabulary=_words(run, rows),
         answers={
             "pairs": {
                 kind: 0 if answers.used is None else len(getattr(answers.used, f"{kind}_link"))
@@ -378,6 +391,40 @@ def _report(
     )
 
 
+def _words(run: JobRun, rows: JobRows) -> dict[str, Any]:
+    """Return what is reported of words and vectors; nothing where rows are ready embeddings."""
+    vocabulary = rows.vocabulary
+    if vocabulary is None:
+        return {}
+    return {
+        "terms": vocabulary.n_terms,
+        "refit": rows.refit,
+        "unknown_share": rows.coverage.unknown_share,
+        "unknown_share_then": vocabulary.unknown_share,
+        **_embeddings(run, rows),
+    }
+
+
+def _embeddings(run: JobRun, rows: JobRows) -> dict[str, Any]:
+    """Return what is reported of vectors; nothing where rows are words alone."""
+    if rows.vectors is None:
+        return {}
+    dense = {} if run.previous is None else run.previous.ledger.get(DENSE) or {}
+    same = dense.get("identity") == rows.vectors.dense.identity
+    last = {one.pack for entry in run.last_files.values() for one in entry.keys if same}
+    packs = zip(rows.records, rows.vectors.n_new, strict=False)
+    return {
+        "embeddings": {
+            "model": rows.vectors.dense.identity,
+            "width": rows.vectors.dense.width,
+            "share": rows.vectors.dense.share,
+            "embedded": sum(n_new for record, n_new in packs if record.key not in last),
+            "without_token": rows.vectors.n_zero,
+            "of_one_kind": sum(one.n_partial for one in rows.rows),
+        }
+    }
+
+
 def _n_vectorised(run: JobRun, rows: JobRows) -> int:
     """Return the documents of packs that the last release did not have as they are now."""
     last = {one.counts for entry in run.last_files.values() for one in entry.keys}
@@ -394,10 +441,13 @@ def _places(run: JobRun, results: Results, *, listed: bool) -> dict[str, str]:
         "model": model_of(results.files),
         "report": f"{run.name}/{NAME}",
     }
+    if run.previous is not None:
+        found["moved"] = f"{run.name}/{changes.FILE}"
     for place, file in (("questions", QUESTIONS), ("suspects", SUSPECTS)):
         if named := [name for name in results.files if name.endswith(f"/{file}")]:
             found[place] = named[0]
-    return found | ({"rejects": f"{run.name}/{REJECTS}"} if listed else {})
+    rejects = {"rejects": f"{run.name}/{REJECTS}"} if listed else {}
+    return found | rejects | {"page": f"{run.name}/{HTML}"}
 
 
 def _kept(run: JobRun, report: Report) -> tuple[Report, bytes]:

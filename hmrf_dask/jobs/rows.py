@@ -11,24 +11,25 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import compress
+from itertools import compress, zip_longest
 from typing import Any, NamedTuple
 
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
-from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.flow.dataflow import DaskFlow, task_memory
 from hmrf_dask.jobs.inputs import DocumentSource
-from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.packs import FOLDER as DOCUMENTS
 from hmrf_dask.jobs.packs import Pack, PackRecord, lines_before_of, refuse_rejects, refuse_widths
-from hmrf_dask.jobs.parent import MADE_OF, VOCABULARY, Keys, files_of
+from hmrf_dask.jobs.parent import DENSE, MADE_OF, VOCABULARY, Keys, files_of
+from hmrf_dask.jobs.recipe import Text
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
 from hmrf_dask.releases.release import DamagedReleaseError, Release, read_if_whole, release_log
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.encoding import BlockFile
-from hmrf_dask.rows.files import number_of, write_block
+from hmrf_dask.rows.files import BlockSource, number_of, write_block
 from hmrf_dask.storage.stores import Storage, open_storage
 from hmrf_dask.text.counts import TextSettings
+from hmrf_dask.text.embedders import Embedder
 from hmrf_dask.text.files import (
     COUNTED,
     COUNTS,
@@ -44,9 +45,10 @@ from hmrf_dask.text.files import (
     value_or_damage,
     write_record,
 )
-from hmrf_dask.text.tfidf import Coverage, Vocabulary
+from hmrf_dask.text.tfidf import Coverage, Dense, Vocabulary
 from hmrf_dask.text.vectorise import (
     WRITTEN,
+    BatchVectors,
     SourceRows,
     count_more,
     count_sources,
@@ -56,12 +58,24 @@ from hmrf_dask.text.vectorise import (
     read_rows,
     rows_of,
 )
+from hmrf_dask.text.vectors import VECTORS, StoredVectors, VectorSource, embed_texts, key_of
 
 SoFar = Callable[[int, int], None]
 Home = list[tuple[str, int]]  # files, and how many documents of each
 AT_ONCE = 512  # packs in one graph, whose end is reported
 NOTHING_COVERED = Coverage()
 log = logging.getLogger("hmrf_dask")
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of all packs: of each batch where they lie, and what is reported of them."""
+
+    dense: Dense
+    batches: Sequence[Sequence[BatchVectors]]
+    n_new: Sequence[int] = ()  # of each pack, texts that were embedded for it
+    n_zero: int = 0  # documents without a token that the model knows
+    first_zero: str = ""  # the id of one of them
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,7 @@ class JobRows:
     made_of: Sequence[str] = ()
     refit: bool = False
     coverage: Coverage = NOTHING_COVERED
+    vectors: Vectors | None = None
 
     def names(self) -> list[str]:
         """Return a file name for each partition of the corpus: the same pack, the same."""
@@ -93,6 +108,15 @@ class JobRows:
     def places(self) -> list[int]:
         """Return the number of the pack that each partition of the corpus comes from."""
         return [place for place, one in enumerate(self.rows) for file in one.files if file.n_rows]
+
+    def kept(self) -> list[str | None]:
+        """Return of each partition of the corpus the file with the columns that are kept."""
+        return [
+            name
+            for record in self.records
+            for batch, name in zip_longest(record.documents, record.kept)
+            if batch
+        ]
 
     def homes(self) -> list[Home]:
         """Return of each partition of the corpus the files in it, with their documents."""
@@ -145,6 +169,7 @@ def weigh_documents(
     before: tuple[Vocabulary, Sequence[str]] | None,
     place: Place,
     *,
+    vectors: Vectors | None = None,
     before_written: Callable[[str], None],
 ) -> JobRows:
     """Return the rows of counted packs, in the vocabulary of before or a new one.
@@ -154,11 +179,12 @@ def weigh_documents(
     identity of a new vocabulary before it or rows in it are written.
     """
     flow, settings = DaskFlow(), settings_of(text)
+    dense, of_batches = (vectors.dense, vectors.batches) if vectors else (None, ())
     counted, records = [one.counts for one in packs], [one.record for one in packs]
     keys, coverage = [one.key for one in counted], None
     if before is not None:
         vocabulary, known = before[0], set(before[1])
-        rows = rows_of(flow, counted, vocabulary, place)
+        rows = rows_of(flow, counted, vocabulary, place, of_batches)
         # What takes the place of packs that it was made of, it was made of too.
         known |= {
             one.counts.key
@@ -170,16 +196,22 @@ def weigh_documents(
         since = [one.coverage for one, key in zip(rows, keys, strict=True) if key not in known]
         if not _is_outdated(text, vocabulary, Coverage.total(since)):
             made_of = [key for key in keys if key in known]
-            return JobRows(rows, records, keys, vocabulary, made_of, coverage=coverage)
-    vocabulary = fit_vocabulary(flow, counted, settings, place, before_written=before_written)
-    rows = rows_of(flow, counted, vocabulary, place)
+            return JobRows(
+                rows, records, keys, vocabulary, made_of, coverage=coverage, vectors=vectors
+            )
+    vocabulary = fit_vocabulary(
+        flow, counted, settings, place, dense=dense, before_written=before_written
+    )
+    rows = rows_of(flow, counted, vocabulary, place, of_batches)
     coverage = coverage or Coverage.total([one.coverage for one in rows])
-    return JobRows(rows, records, keys, vocabulary, keys, refit=True, coverage=coverage)
+    return JobRows(
+        rows, records, keys, vocabulary, keys, refit=True, coverage=coverage, vectors=vectors
+    )
 
 
 def settings_of(text: Text) -> TextSettings:
     """Return what a vocabulary is made with: when it is made again is no part of it."""
-    return TextSettings.model_validate(text.model_dump(exclude={"refit"}))
+    return TextSettings.model_validate(text.model_dump(exclude={"refit", "model", "weight"}))
 
 
 def _is_outdated(text: Text, before: Vocabulary, coverage: Coverage) -> bool:
@@ -207,6 +239,50 @@ def find_lines(
         part: {one: line + before[places[part]] for one, line in lines.items()}
         for part, lines in zip(wanted, flow.compute(tasks), strict=True)
     }
+
+
+def store_vectors(
+    packs: Sequence[Pack], embedder: Embedder, dense: Dense, place: Place, so_far: SoFar
+) -> Vectors:
+    """Return the vectors of all packs; a text that is stored is not embedded again."""
+    flow, found = DaskFlow(), list[VectorSource]()
+    place.storage.make_root()
+    for first in range(0, len(packs), AT_ONCE):
+        so_far(first, len(packs))
+        tasks = [
+            flow.lazy(embed_texts, pack, embedder, place, task_memory())
+            for pack in packs[first : first + AT_ONCE]
+        ]
+        made = flow.compute(tasks)
+        tell_remade([one.damage for one in made if one.damage])
+        found += made
+    batches = [
+        [StoredVectors(one.folder, one.width, batch) for batch in one.batches] for one in found
+    ]
+    return Vectors(
+        dense,
+        batches,
+        [one.n_new for one in found],
+        sum(one.n_zero for one in found),
+        next((one.first_zero for one in found if one.first_zero), ""),
+    )
+
+
+def ready_vectors(
+    ready: JobRows, packs: Sequence[CountedPack], share: float, place: Place
+) -> Vectors:
+    """Return ready embeddings as vectors that go with counted words."""
+    width = ready.rows[0].n_features if ready.rows else 1
+    batches: list[list[BatchVectors]] = []
+    for rows, pack in zip(ready.rows, packs, strict=True):
+        files = iter(rows.files)
+        batches.append(
+            [
+                BlockSource(rows.url, next(files), width, place.options) if batch.n_texts else None
+                for batch in pack.counts.batches
+            ]
+        )
+    return Vectors(Dense("", "", width, share), batches)
 
 
 EMBEDDINGS = f"{ROWS}/embeddings"
@@ -307,7 +383,10 @@ def read_vocabulary(
         return load_vocabulary(named, place)
     except UnreadableFileError as error:
         said = f"the vocabulary of release {release.number} cannot be read ({error.what})"
-    found = _made_again(named, release.ledger[MADE_OF], place, settings)
+    dense = release.ledger.get(DENSE)
+    found = _made_again(
+        named, release.ledger[MADE_OF], place, settings, None if dense is None else Dense(**dense)
+    )
     if found is not None:
         warnings.warn(f"{said}; it was made again, the same", HmrfWarning, stacklevel=2)
         return found
@@ -322,7 +401,7 @@ def read_vocabulary(
 
 
 def _made_again(
-    named: str, made_of: list[str], place: Place, settings: TextSettings
+    named: str, made_of: list[str], place: Place, settings: TextSettings, dense: Dense | None
 ) -> Vocabulary | None:
     """Return the vocabulary of this identity, made of counts; None where others come of them."""
     try:
@@ -330,7 +409,7 @@ def _made_again(
         counted = [one for one in sources if one is not None]
         if not counted or len(counted) != len(sources):
             return None
-        found = make_vocabulary_of(DaskFlow(), counted, settings, place)
+        found = make_vocabulary_of(DaskFlow(), counted, settings, place, dense=dense)
     except UnreadableFileError:
         return None
     if found.identity != named:
@@ -345,8 +424,18 @@ _KEYED = (DOCUMENTS, COUNTS, VOCABULARIES)
 def names_of(ledger: dict[str, Any]) -> set[str]:
     """Return the folders of an output that the files of a ledger are counted and weighed in."""
     keys = [key for entry in files_of(ledger).values() for key in entry.keys]
-    vocabularies = (ledger[VOCABULARY],) if VOCABULARY in ledger else ()
-    return names_made({key.pack for key in keys}, {key.counts for key in keys}, vocabularies)
+    packs, dense = {key.pack for key in keys}, ledger.get(DENSE)
+    vocabularies = [ledger[VOCABULARY]] if VOCABULARY in ledger else []
+    if dense is not None and not dense["identity"]:
+        vocabularies.append(None)  # ready embeddings next to words
+    made = names_made(packs, {key.counts for key in keys}, vocabularies)
+    return made | (vectors_made(dense["identity"], packs) if dense else set())
+
+
+def vectors_made(identity: str, packs: Iterable[str]) -> set[str]:
+    """Return the folders of the vectors of packs by an embedder; none without one."""
+    folder = f"{VECTORS}/{key_of(identity)}"
+    return {folder, *(f"{folder}/{pack}" for pack in packs)} if identity else set()
 
 
 def names_made(
@@ -383,7 +472,11 @@ def sweep(output: str, run_id: str, ledgers: Iterable[dict[str, Any]]) -> None:
             key = name.rpartition("/")[2]
             if FOLDERS.fullmatch(name) and not (rows in kept and f"{of}/{key}" in kept):
                 remove_own(storage, name)
-    left = {name for one in (*_KEYED, ROWS, RUNS) for name in _there(storage, one)} & own
+    for vectors in sorted(_there(storage, VECTORS) & own) if is_within(storage, VECTORS) else ():
+        gone = [vectors] if vectors not in kept else sorted(_there(storage, vectors) & own - kept)
+        for name in gone:
+            remove_own(storage, name)
+    left = {name for one in (*_KEYED, ROWS, RUNS, VECTORS) for name in _there(storage, one)} & own
     own_files.bring_together(storage, run_id, kept | left)
 
 

@@ -36,9 +36,11 @@ from hmrf_dask.jobs.parent import (
     parent_again,
 )
 from hmrf_dask.jobs.places import NAME, Report, assignments_of
+from hmrf_dask.jobs.prepare import prepare
 from hmrf_dask.jobs.progress import Tell, Watch, nothing
 from hmrf_dask.jobs.quarantine import TooManyRejectedError
 from hmrf_dask.jobs.release import release, write_fit, write_prediction
+from hmrf_dask.jobs.report import report_after_run
 from hmrf_dask.jobs.steps import (
     JobRun,
     Material,
@@ -46,7 +48,6 @@ from hmrf_dask.jobs.steps import (
     find_answers,
     fit_all,
     given_answers,
-    prepare,
 )
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.lock import OutputLock, held, open_output
@@ -76,10 +77,13 @@ from hmrf_dask.storage.stores import (
 )
 from hmrf_dask.text.files import COUNTED, COUNTS
 from hmrf_dask.text.vectorise import WRITTEN
+from hmrf_dask.text.vectors import LOG, RECORD
 
 _KEY = "[0-9a-f]{24}"
 _COUNTS = re.compile(rf"(?:^|/)({COUNTS}/{_KEY})/[^/]+$")
 _ROWS = re.compile(rf"(?:^|/)(rows/(?:{_KEY}|embeddings)/{_KEY})/[^/]+$")
+_PLACES = re.compile(rf"(?:^|/)(vectors/{_KEY}/{_KEY})/[^/]+$")
+_VECTORS = re.compile(rf"(?:^|/)(vectors/{_KEY}/{LOG}/[^/]+)$")
 _DOCUMENTS = re.compile(rf"(?:^|/)documents/({_KEY})/[^/]+$")
 _OF_RUN = re.compile(r"(?:^|/)(runs/[0-9a-f]{16}/rows/[^/]+)$")
 
@@ -113,6 +117,10 @@ def _record_of(run: JobRun, path: str) -> str | None:
         return f"{named[1]}/{COUNTED}"
     if named := _ROWS.search(path):
         return f"{named[1]}/{WRITTEN}"
+    if named := _PLACES.search(path):
+        return f"{named[1]}/{RECORD}"
+    if named := _VECTORS.search(path):
+        return named[1]  # what refers to it is made again, too
     if named := _DOCUMENTS.search(path):
         return run.record_of(named[1])
     named = _OF_RUN.search(path)  # rows without repeated ids, written by every attempt
@@ -360,7 +368,10 @@ def _work(run: JobRun) -> Report:
             results = write_prediction(run, material)
         else:
             results = write_fit(run, material, answers, fit_all(run, material, answers))
-        return release(run, material, answers, results)
+        report = release(run, material, answers, results)
+    with run.watch.step("write the report page"):
+        report_after_run(run)
+    return report
 
 
 @contextmanager

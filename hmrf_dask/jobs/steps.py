@@ -15,12 +15,11 @@ import numpy as np
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files
 from hmrf_dask.documents.batches import Reject
-from hmrf_dask.documents.sources import segments_of
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import ESTIMATORS, load
 from hmrf_dask.fit.choice_of_k import Choice
-from hmrf_dask.fit.preparation import check_memory, hashing_task, table_task
+from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.suggestion import SoFar, Span, warn_of_doubt
 from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
@@ -34,14 +33,13 @@ from hmrf_dask.jobs.answers import (
     split_answers,
     unnamed_annotators,
 )
+from hmrf_dask.jobs.assignments import Part
 from hmrf_dask.jobs.former import find_in, look_up
-from hmrf_dask.jobs.inputs import DocumentSource, Inputs
-from hmrf_dask.jobs.job_file import Method, Text
+from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.jobs.job_file import Method
 from hmrf_dask.jobs.journal import Taken, anchored
-from hmrf_dask.jobs.packs import Pack, packed
 from hmrf_dask.jobs.parent import (
     CAME,
-    MADE_OF,
     Changes,
     ChosenK,
     FileEntry,
@@ -52,17 +50,13 @@ from hmrf_dask.jobs.parent import (
 )
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.progress import Tell, Watch
-from hmrf_dask.jobs.quarantine import check_answers, check_records, is_too_much, without_repeated
+from hmrf_dask.jobs.quarantine import check_answers, is_too_much
+from hmrf_dask.jobs.recipe import Recipe, Text
 from hmrf_dask.jobs.rows import (
     EMBEDDINGS,
     JobRows,
-    count_documents,
-    embed_documents,
-    find_lines,
-    names_made,
     read_vocabulary,
     settings_of,
-    weigh_documents,
 )
 from hmrf_dask.parameters import AUTO, PARAMETERS, SEEDED
 from hmrf_dask.releases import own_files
@@ -71,8 +65,8 @@ from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import make_folders
 from hmrf_dask.text.files import COUNTED, COUNTS, Place
-from hmrf_dask.text.tfidf import Vocabulary
-from hmrf_dask.text.vectorise import WRITTEN, corpus_of, counts_key
+from hmrf_dask.text.tfidf import Dense, Vocabulary
+from hmrf_dask.text.vectorise import WRITTEN, counts_key
 from hmrf_dask.types import FloatArray
 
 log = logging.getLogger("hmrf_dask")
@@ -85,19 +79,21 @@ def fit_job(
     run_dir: str,
     *,
     first: FloatArray | None,
+    alone: bool,
     tell: Tell,
 ) -> HMRFEstimator:
     """Fit the method of a job; `first` are the centroids of a warm start, (n_clusters, n_features).
 
-    A fit that was killed resumes in `run_dir`.
+    Not `alone`, they are a start next to those that answers make. A fit that was killed resumes in
+    `run_dir`.
     """
     parameters = dict(method.parameters)
     if method.name in PARAMETERS["on_conflict"].methods and on_conflict_of(method) == "warn":
         parameters["on_conflict"] = "keep"  # it was said, with the lines
-    if first is not None:
+    if first is not None and alone:
         parameters["init"] = first
     model = ESTIMATORS[method.name](**parameters)
-    model._progress = tell
+    model._progress, model._last = tell, None if alone else first
     if method.name in SEEDED and (answers is None or not len(answers.must_nodes)):
         raise InvalidInputError(
             f"{method.name} must have answers that say which documents belong together, its seeds, "
@@ -144,6 +140,11 @@ def warm_centroids(
         return None
     if before is None or now is None or before.identity == now.identity:
         return centroids
+    if before.dense != now.dense:
+        log.info("embeddings are others than those of the last model: a cold start")
+        return None
+    if now.dense is not None and now.dense.alone:
+        return centroids
     if len(before.components) or len(now.components):
         log.info("components of the vocabulary were made again: a cold start")
         return None
@@ -160,8 +161,9 @@ def _mapped(centroids: FloatArray, before: Vocabulary, now: Vocabulary) -> Float
         return centroids  # a bucket is a bucket
     places = now.places(before.terms)
     known = np.flatnonzero(places >= 0)
-    moved = np.zeros((len(centroids), now.n_terms))
+    moved = np.zeros((len(centroids), now.n_features))
     moved[:, places[known]] = centroids[:, known]
+    moved[:, now.n_word_columns :] = centroids[:, before.n_word_columns :]
     return moved
 
 
@@ -217,7 +219,7 @@ class JobRun:
 
     def record_of(self, pack: str) -> str:
         """Return the file below the output that says that the documents of a pack were read."""
-        if self.text.kind == "embeddings":
+        if not self.counts_words:
             return f"{EMBEDDINGS}/{pack}/{WRITTEN}"
         return f"{COUNTS}/{counts_key(pack, settings_of(self.text))}/{COUNTED}"
 
@@ -277,19 +279,49 @@ class JobRun:
             return asked
         return 0 if self.kept_choice is None else self.kept_choice.n_clusters
 
+    @cached_property
+    def recipe(self) -> Recipe:
+        """What rows are made of: without a word in the job, embeddings where there are no texts."""
+        columns = self.inputs.manifest.documents
+        kinds = self.inputs.job.kinds
+        if not kinds and columns.text is None:
+            kinds = (Text(kind="embeddings"),)
+        recipe = Recipe.of(kinds)
+        ready = recipe.vectors is not None and recipe.vectors.model is None
+        if ready and columns.embedding is None:
+            raise ConfigurationError(
+                "text.kind embeddings must go with a column or a model, got no "
+                "documents.embedding in the manifest; name the column or a model, or choose "
+                "another kind"
+            )
+        if columns.text is None and not (ready and recipe.share == 1.0):
+            kind = recipe.words.kind if recipe.share < 1.0 else "embeddings with a model"
+            raise ConfigurationError(
+                f"text.kind {kind} must go with a column, got no documents.text in the manifest; "
+                "name the column, or choose another kind"
+            )
+        return recipe
+
     @property
     def text(self) -> Text:
-        """How texts become rows: without a word in the job, embeddings where there are no texts."""
-        columns = self.inputs.manifest.documents
-        ready = Text(kind="embeddings") if columns.text is None else Text()
-        text = self.inputs.job.text or ready
-        column = "embedding" if text.kind == "embeddings" else "text"
-        if getattr(columns, column) is None:
-            raise ConfigurationError(
-                f"text.kind {text.kind} must go with a column, got no documents.{column} in the "
-                "manifest; name the column, or choose another kind"
-            )
-        return text
+        """How words are counted, for rows or for people alone."""
+        return self.recipe.words
+
+    @property
+    def counts_words(self) -> bool:
+        """Whether there are texts, whose words are counted whatever rows are made of."""
+        return self.inputs.manifest.documents.text is not None
+
+    @property
+    def dense(self) -> Dense | None:
+        """The vectors that rows are made of next to words; the width of ready ones is not known."""
+        recipe, embedder = self.recipe, self.inputs.embedder
+        if recipe.vectors is None:
+            return None
+        if embedder is None:
+            return Dense("", "", 0, recipe.share)
+        model = str(getattr(embedder, "folder", recipe.vectors.model))
+        return Dense(embedder.identity, model, embedder.width, recipe.share)
 
 
 @dataclass(frozen=True)
@@ -302,14 +334,19 @@ class Material:
     files: list[int]  # which pack each partition comes from
     repeated: list[Reject]  # documents left out, whose id another file has
 
-    def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[str]]:
-        """Return the partitions of some packs, and their names; None where there are none."""
+    @property
+    def parts(self) -> list[Part]:
+        """What the partitions are called, and where the columns are that are kept."""
+        return list(map(Part, self.names, self.rows.kept()))
+
+    def of_files(self, wanted: list[bool]) -> tuple[Corpus | None, list[Part]]:
+        """Return the partitions of some packs, and their parts; None where there are none."""
         chosen = [part for part, file in enumerate(self.files) if wanted[file]]
-        names = [self.names[part] for part in chosen]
-        sources = [self.corpus.sources[part] for part in chosen]
+        parts, sources = self.parts, [self.corpus.sources[part] for part in chosen]
+        named = [parts[part] for part in chosen]
         if not sources:
-            return None, names
-        return corpus_of_files(sources, self.corpus.n_features), names
+            return None, named
+        return corpus_of_files(sources, self.corpus.n_features), named
 
 
 def check_parent(run: JobRun) -> None:
@@ -407,97 +444,6 @@ def _refuse_rejects(
         raise refused(new, too_much=too_much)
 
 
-def prepare(run: JobRun) -> Material:
-    """Return the rows of all documents; new and changed files alone are read."""
-    packs = _packs(run)
-    rows = _rows(run, packs)
-    with run.watch.step("look for ids that come twice"):
-        corpus, repeated = without_repeated(
-            corpus_of(rows.rows, run.place.options),
-            rows.homes(),
-            f"{run.folder}/rows",
-            first=lambda path: (run.came.get(path, 0), path),
-            find_lines=partial(find_lines, packs, rows),
-            quarantine=run.inputs.job.quarantines,
-        )
-    if repeated:
-        check_records(run, rows.records, repeated)
-    _refuse_few(run, corpus.n_rows)
-    return Material(rows, corpus, rows.names(), rows.places(), repeated)
-
-
-def _refuse_few(run: JobRun, n_documents: int) -> None:
-    """Refuse more clusters than documents as soon as these are counted."""
-    if run.inputs.job.mode == "fit" and n_documents < run.n_clusters:
-        raise InvalidInputError(
-            f"method.n_clusters must be at most the number of documents, got {run.n_clusters} for "
-            f"{counted(n_documents, 'document')} in "
-            f"{counted(len(run.inputs.sources), 'file')}; ask for fewer clusters, or check that "
-            "the manifest names all files"
-        )
-
-
-def _packs(run: JobRun) -> list[Pack]:
-    columns = run.inputs.manifest.documents
-    files = [
-        DocumentSource(segment, columns)
-        for source in run.inputs.sources
-        for segment in segments_of(source)
-    ]
-    made_of = () if run.previous is None else run.previous.ledger[MADE_OF]
-    return packed(
-        files, run.last_files, run.place, stop=not run.inputs.job.quarantines, made_of=made_of
-    )
-
-
-def _rows(run: JobRun, packs: list[Pack]) -> JobRows:
-    text, keys = run.text, [one.key for one in packs]
-    if text.kind == "embeddings":
-        run.record_made(names_made(keys, (), (None,)))
-        with run.watch.step("read embeddings") as so_far:
-            rows = embed_documents(packs, run.place, so_far)
-        check_records(run, rows.records)
-        return rows
-    _refuse_columns(run, text)
-    before = _vocabulary_to_keep(run, text)
-    counts = [counts_key(key, settings_of(text)) for key in keys]
-    run.record_made(names_made(keys, counts, ()))
-    with run.watch.step("count words") as so_far:
-        counted_packs = count_documents(packs, settings_of(text), run.place, so_far)
-    check_records(run, [one.record for one in counted_packs])
-    _refuse_few(run, sum(one.counts.n_texts for one in counted_packs))
-    if run.inputs.job.mode == "predict":
-        text = text.model_copy(update={"refit": "never"})
-    new = [not run.same.issuperset(one.record.paths) for one in counted_packs]
-    with run.watch.step("weigh words"):
-        return weigh_documents(
-            counted_packs, new, text, before, run.place,
-            before_written=lambda vocabulary: run.record_made(names_made((), (), (vocabulary,))),
-        )  # fmt: skip
-
-
-def _refuse_columns(run: JobRun, text: Text) -> None:
-    """Refuse more columns than memory holds where they are known before any word is counted."""
-    job, buckets = run.inputs.job, text.n_features if text.kind == "hashing" else 0
-    tasks = [hashing_task(buckets, text.lsa or 0)]
-    if job.mode == "fit":
-        tasks.append(table_task(run.n_clusters, text.lsa or buckets))
-    check_memory(tasks)
-
-
-def _vocabulary_to_keep(run: JobRun, text: Text) -> tuple[Vocabulary, list[str]] | None:
-    last = run.last_vocabulary
-    if last is not None and run.previous is not None and last.settings == settings_of(text):
-        return last, run.previous.ledger[MADE_OF]
-    if run.inputs.job.mode == "predict":
-        got = "none that can be read" if last is None else "other text settings"
-        raise ConfigurationError(
-            f"mode predict must have the vocabulary of the last fit, got {got}; run with mode fit "
-            "first"
-        )
-    return None
-
-
 class JobFit(NamedTuple):
     """What a job fitted."""
 
@@ -517,10 +463,11 @@ def fit_all(run: JobRun, material: Material, answers: Answers) -> JobFit:
         first = warm_centroids(method, run.last_model, run.last_vocabulary, now)
         if first is not None and first.shape[1] != material.corpus.n_features:
             first = None
+    same_answers = not n_new(answers.known, run.read_last(ANSWERS))  # they made starts before
     with run.watch.step("fit"):
         model = fit_job(
             method, material.corpus, answers.used, f"{run.folder}/fit",
-            first=first, tell=run.watch.tell,
+            first=first, alone=same_answers, tell=run.watch.tell,
         )  # fmt: skip
     return JobFit(model, "cold" if first is None else "warm", chosen)
 

@@ -17,8 +17,9 @@ from hmrf_dask.jobs.answers import Given, split_answers
 from hmrf_dask.jobs.former import Documents, find_in
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.parent import Parent
+from hmrf_dask.jobs.prepare import prepare
 from hmrf_dask.jobs.progress import Tell, Watch, nothing
-from hmrf_dask.jobs.steps import JobRun, Material, choose_k, given_answers, prepare
+from hmrf_dask.jobs.steps import JobRun, Material, choose_k, given_answers
 from hmrf_dask.releases.lock import held, open_output
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ from hmrf_dask.jobs.places import assignments_of, explained_to_readers, last_rel
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.parquet import decode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet
 
 LONGEST: Final = 1_000  # characters of a value of another column
 CACHED: Final = 64 * 2**20  # characters of texts that are kept
@@ -69,11 +69,34 @@ class Document:
     changed: bool = False
 
 
-class _Home(NamedTuple):
+class Home(NamedTuple):
     """Where the last release has a document."""
 
     key: str  # of the counts of its files
     cluster: int
+
+
+def homes_of(output: str, release: Release, wanted: Sequence[str]) -> dict[str, Home]:
+    """Return where a release has documents, by their ids; nothing of those that it has not."""
+    values, homes = pa.array(wanted, pa.string()), dict[str, Home]()
+    files = assignments_of(release.files).items()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for found in pool.map(_in_assignments, repeat(output), files, repeat(values)):
+            homes |= found
+    return homes
+
+
+def _in_assignments(output: str, file: tuple[str, str], wanted: pa.Array) -> dict[str, Home]:
+    name, sha256 = file
+    with explained_to_readers():
+        data = read_file(open_output(output), name, sha256)
+    table = decode_parquet(data, ["doc_id", "cluster"])
+    ids = table["doc_id"].cast(pa.string())
+    there = pc.is_in(ids, value_set=wanted)
+    found = zip(
+        ids.filter(there).to_pylist(), table["cluster"].filter(there).to_pylist(), strict=True
+    )
+    return {one: Home(key_of(name), cluster) for one, cluster in found}
 
 
 class Texts:
@@ -104,7 +127,7 @@ class Texts:
                 "version that did not; name the job by --job JOB, or run it again"
             )
         self._lock = threading.Lock()
-        self._homes: dict[str, _Home] = {}
+        self._homes: dict[str, Home] = {}
         self._lines: dict[str, tuple[Source, int]] = {}
         self._cached: OrderedDict[str, Document] = OrderedDict()
         self._n_cached = 0  # characters
@@ -156,7 +179,7 @@ class Texts:
                 values = read_record(source, line, known.max_bytes)
             except (SourceError, InvalidInputError, DamagedFile, ValueError, OSError):
                 return dict(document.columns)  # changed since it was read
-        left_out = {known.id, known.text, known.label, known.embedding}
+        left_out = {known.id, *known.texts, known.label, known.embedding}
         return {key: _as_text(value) for key, value in values.items() if key not in left_out}
 
     def _cache(self, documents: Mapping[str, Document]) -> None:
@@ -222,16 +245,24 @@ class Texts:
         try:
             with closing(read_batches(segments[number], self._columns)) as batches:
                 for batch in batches:
-                    new = [name for name in batch.ids if name in names and name not in documents]
-                    for name in new:
-                        place = batch.ids.index(name)
-                        self._lines[name] = segments[number], batch.lines[place]
-                        documents[name] = self._document(batch, place, path)
+                    left = names - documents.keys()
+                    documents |= self._in_batch(batch, left, segments[number], path)
                     if len(documents) == len(names):
                         break
         except (SourceError, InvalidInputError):  # gone, replaced, or damaged meanwhile
             self.__dict__.pop("_sources", None)
         return list(documents.values())
+
+    def _in_batch(
+        self, batch: Batch, names: set[str], segment: Source, path: str
+    ) -> dict[str, Document]:
+        """Return the documents with some names in a batch; the first of those with one name."""
+        documents: dict[str, Document] = {}
+        for place, name in enumerate(batch.ids):
+            if name in names and name not in documents:
+                self._lines[name] = segment, batch.lines[place]
+                documents[name] = self._document(batch, place, path)
+        return documents
 
     def _document(self, batch: Batch, place: int, path: str) -> Document:
         return Document(
@@ -247,27 +278,11 @@ class Texts:
         value = times[place] if times else None
         return {} if value is None or column is None else {column: value}
 
-    def _homes_of(self, wanted: list[str]) -> dict[str, _Home]:
+    def _homes_of(self, wanted: list[str]) -> dict[str, Home]:
         """Return where the last release has documents; it is asked about each once."""
         if new := [one for one in wanted if one not in self._homes]:
-            values = pa.array(new, pa.string())
-            files = assignments_of(self.release.files).items()
-            with ThreadPoolExecutor(_THREADS) as pool:
-                for homes in pool.map(self._in_assignments, files, repeat(values)):
-                    self._homes |= homes
+            self._homes |= homes_of(self.output, self.release, new)
         return {one: self._homes[one] for one in wanted if one in self._homes}
-
-    def _in_assignments(self, file: tuple[str, str], wanted: pa.Array) -> dict[str, _Home]:
-        name, sha256 = file
-        with explained_to_readers():
-            data = read_file(open_output(self.output), name, sha256)
-        table = decode_parquet(data, ["doc_id", "cluster"])
-        ids = table["doc_id"].cast(pa.string())
-        there = pc.is_in(ids, value_set=wanted)
-        found = zip(
-            ids.filter(there).to_pylist(), table["cluster"].filter(there).to_pylist(), strict=True
-        )
-        return {one: _Home(key_of(name), cluster) for one, cluster in found}
 
     @cached_property
     def _entries(self) -> dict[str, FileEntry]:

@@ -17,7 +17,7 @@ from typing import Final
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
 from hmrf_dask.jobs.again import run_again
 from hmrf_dask.jobs.ask import Asking
-from hmrf_dask.jobs.folder_job import job_for
+from hmrf_dask.jobs.new_job import job_for
 from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.progress import Tell
 from hmrf_dask.jobs.texts import Texts

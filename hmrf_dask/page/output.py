@@ -22,8 +22,8 @@ from hmrf_dask.page.telling import Weights
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.ownership import read_owner
 from hmrf_dask.releases.release import Release, read_file, read_if_whole, release_log
-from hmrf_dask.storage.parquet import decode_parquet
 from hmrf_dask.storage.stores import Storage, open_storage
+from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.tfidf import Vocabulary
 

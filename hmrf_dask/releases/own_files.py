@@ -29,6 +29,7 @@ _BLOCK = rf"part-\d{{5,}}-{_HASH}\.parquet"
 # Folders of an output that a run names by what they depend on.
 FOLDERS = re.compile(
     rf"(?:documents|counts|vocabularies)/{_KEY}|rows/(?:{_KEY}|embeddings)(?:/{_KEY})?"
+    rf"|vectors/{_KEY}(?:/{_KEY})?"
     rf"|{RUNS}/{_HASH}"
 )
 ASSIGNMENTS = re.compile(rf"part-\d{{5,}}-of-\d{{5,}}\.parquet|{_KEY}-\d{{5,}}\.parquet")
@@ -41,18 +42,21 @@ _ITERATIONS = (
     rf"|labels/\d{{5,}}/[a-z-]+\d*-{_HASH}\.parquet|state/\d{{5,}}-{_HASH}\.npz"
 )
 # What `hmrf-dask fit` writes into its run directory.
-RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|{_ASSIGNED}")
+_REPORT = r"report(?:-\d+)?\.(?:html|json)"
+RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|{_ASSIGNED}|{_REPORT}")
 _RUN = (
-    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|gone|questions)\.parquet|(?:notes|suspects)\.jsonl"
+    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|classes|gone|moved|questions)\.parquet|(?:notes|suspects)\.jsonl"
     rf"|rejects/(?:{_KEY}|repeated-ids|answers|waiting)\.jsonl|rows/{_BLOCK}|fit/(?:{_ITERATIONS})"
-    rf"|{_MODEL}|{_ASSIGNED}"
+    rf"|{_MODEL}|{_ASSIGNED}|{_REPORT}"
 )
 # What a run writes below an output, but for what is never removed: releases, LATEST, output.json.
 OUTPUT = re.compile(
-    rf"documents/{_KEY}/(?:rejects-\d{{5,}}(?:-{_HASH})?\.jsonl|labels-\d{{5,}}(?:-{_HASH})?\.parquet)"
+    rf"documents/{_KEY}/(?:rejects-\d{{5,}}(?:-{_HASH})?\.jsonl|(?:labels|kept)-\d{{5,}}(?:-{_HASH})?\.parquet)"
     rf"|counts/{_KEY}/(?:counts\.json|(?:rows|terms)-\d{{5,}}-{_HASH}\.parquet)"
     rf"|vocabularies/{_KEY}/(?:vocabulary\.json|(?:terms|components)-{_HASH}\.parquet)"
     rf"|rows/(?:{_KEY}|embeddings)/{_KEY}/(?:rows\.json|{_BLOCK})"
+    rf"|vectors/{_KEY}/log/\d{{5,}}\.parquet"
+    rf"|vectors/{_KEY}/{_KEY}/(?:vectors\.json|places-\d{{5,}}-{_HASH}\.parquet)"
     rf"|{RUNS}/{_HASH}/(?:{_RUN})"
 )
 _PART = re.compile(r"(.+)\.[0-9a-f]{32}\.part")  # of a block that was not finished

@@ -113,7 +113,7 @@ NAME = "output.json"
 FORMAT = "hmrf-dask/output/v1"
 # Names that a run gives to what it writes into the root of an output.
 NAMES = (
-    *("counts", "documents", "rows", "runs", "vocabularies"),
+    *("counts", "documents", "rows", "runs", "vectors", "vocabularies"),
     *(LOCK_FOLDER, RELEASES_FOLDER, LATEST, MADE),
 )
 

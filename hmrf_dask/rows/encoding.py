@@ -30,7 +30,7 @@ from hmrf_dask.limits import LARGEST_INT32
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids, is_csr, is_sorted
-from hmrf_dask.storage.parquet import encode_parquet
+from hmrf_dask.storage.whole_files import encode_parquet
 from hmrf_dask.types import AnyArray
 
 FORMAT = "hmrf-dask-blocks"

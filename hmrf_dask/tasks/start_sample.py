@@ -25,6 +25,8 @@ from hmrf_dask.tasks.first_centroids import (
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray, Sized
 
+LAST = "last-centroids"  # the start that begins with those of the fit before
+
 
 @dataclass(frozen=True)
 class StartSample(Sized):
@@ -39,6 +41,7 @@ class StartSample(Sized):
     extent: Extent
     cost_unit: float
     row_bytes: int
+    last: FloatArray | None = None  # centroids that the fit before ended with: a start, too
 
     def candidate_rows(self, smoothing: float) -> CandidateRows:
         """Return the rows as initialisation sees them: all features weigh 1."""
@@ -79,7 +82,8 @@ def narrowed(sample: StartSample) -> StartSample:
     ends = extent.minimum[features], extent.maximum[features]
     extent = replace(extent, n_features=len(features), minimum=ends[0], maximum=ends[1])
     distortion, block = sample.distortion.bind(extent), block.with_features(features)
-    return replace(sample, block=block, distortion=distortion, extent=extent)
+    last = None if sample.last is None else np.ascontiguousarray(sample.last[:, features])
+    return replace(sample, block=block, distortion=distortion, extent=extent, last=last)
 
 
 def start_centroids(sample: StartSample, name: str) -> FloatArray:
@@ -87,6 +91,9 @@ def start_centroids(sample: StartSample, name: str) -> FloatArray:
     settings, rows = sample.settings, sample.candidate_rows(sample.distortion.first_smoothing)
     kind, number = name.rsplit(" ", 1)
     start, n_clusters = int(number), settings.n_clusters
+    if kind == LAST:
+        assert sample.last is not None
+        return smoothed(sample.distortion, sample.last)
     if kind in ("unconstrained", "k-means++"):
         return first_centroids.kmeans_plus_plus(rows, n_clusters, start)
     if kind == "random":

@@ -24,7 +24,7 @@ from hmrf_dask.errors import ConfigurationError, InvalidInputError, UnreadableFi
 from hmrf_dask.kernels.tokens import character_table, count_entries, read_words
 from hmrf_dask.limits import LIST_ITEMS, within
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
-from hmrf_dask.storage.parquet import encode_parquet
+from hmrf_dask.storage.whole_files import encode_parquet
 from hmrf_dask.types import IntArray, LabelArray, Sized
 
 Count = Annotated[int, Field(**within("document_count"))]
@@ -38,7 +38,7 @@ class TextSettings(BaseModel):
     """How texts become rows, as a job file says it; names and meanings are scikit-learn's.
 
     `kind` is words, or n-grams of characters within words ("char_wb"), in an exact vocabulary;
-    words hashed into `n_features` columns, none with a sign; or a column of ready embeddings.
+    words hashed into `n_features` columns, none with a sign; or embeddings.
 
     Examples
     --------
@@ -48,19 +48,46 @@ class TextSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["words", "characters", "hashing", "embeddings"] = "words"
-    lowercase: StrictBool = True
-    strip_accents: Literal["ascii", "unicode"] | None = None
-    # For words. The English ones are scikit-learn's; those of other languages have to be given.
-    stop_words: Word | Annotated[tuple[Word, ...], Field(max_length=LIST_ITEMS)] | None = None
-    ngram_range: tuple[Length, Length] = (1, 1)
-    min_df: Count | Share = 1  # a whole number counts documents, a fraction is a share of them
-    max_df: Count | Share = 1.0
-    max_features: Columns | None = None  # the commonest; of equal ones the first in the alphabet
-    n_features: Columns = 2**18
-    sublinear_tf: StrictBool = False
-    norm: Literal["l2", "l1"] | None = "l2"
-    lsa: Annotated[int, Field(**within("n_components"))] | None = None  # components
+    kind: Literal["words", "characters", "hashing", "embeddings"] = Field(
+        default="words",
+        description="What rows are made of: words, letters within words, words hashed into "
+        "n_features columns, or numbers of a model.",
+    )
+    lowercase: StrictBool = Field(default=True, description="Whether letters are made small first.")
+    strip_accents: Literal["ascii", "unicode"] | None = Field(
+        default=None, description="Whether accents are taken off, as in scikit-learn."
+    )
+    stop_words: Word | Annotated[tuple[Word, ...], Field(max_length=LIST_ITEMS)] | None = Field(
+        default=None,
+        description="Words that are left out: english (scikit-learn's), or a list of them.",
+    )
+    ngram_range: tuple[Length, Length] = Field(
+        default=(1, 1), description="Words in a row that count as one: [1, 2] is one or two."
+    )
+    min_df: Count | Share = Field(
+        default=1,
+        description="Words of fewer documents are left out; 0.01 is a share of the documents.",
+    )
+    max_df: Count | Share = Field(
+        default=1.0,
+        description="Words of more documents are left out; 0.5 is a share of the documents.",
+    )
+    max_features: Columns | None = Field(
+        default=None,
+        description="Only so many words, the commonest; of equal ones the first in the alphabet.",
+    )
+    n_features: Columns = Field(
+        default=2**18, description="Columns that words are hashed into, where kind is hashing."
+    )
+    sublinear_tf: StrictBool = Field(
+        default=False, description="Whether a word counts 1 + ln(times) in place of times."
+    )
+    norm: Literal["l2", "l1"] | None = Field(
+        default="l2", description="What makes rows equally long."
+    )
+    lsa: Annotated[int, Field(**within("n_components"))] | None = Field(
+        default=None, description="So many dimensions in place of words (a truncated SVD)."
+    )
 
     @field_validator("stop_words")
     @classmethod

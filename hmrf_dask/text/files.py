@@ -28,7 +28,7 @@ from hmrf_dask.text.counts import (
     encode_terms,
     refuse_file,
 )
-from hmrf_dask.text.tfidf import Vocabulary
+from hmrf_dask.text.tfidf import Dense, Vocabulary
 from hmrf_dask.types import IntArray
 
 Value = TypeVar("Value")
@@ -91,7 +91,7 @@ class CountedSource:
         return sum(batch.n_texts for batch in self.batches)
 
 
-def _write_file(storage: Storage, folder: str, stem: str, content: bytes) -> File:
+def write_file(storage: Storage, folder: str, stem: str, content: bytes) -> File:
     """Write a Parquet file under a name made of its content, so that a retry adds none."""
     digest = sha256(content).hexdigest()
     name = f"{folder}/{stem}-{digest[:16]}.parquet"
@@ -99,7 +99,7 @@ def _write_file(storage: Storage, folder: str, stem: str, content: bytes) -> Fil
     return File(name, len(content), digest)
 
 
-def _read_file(storage: Storage, file: File) -> bytes:
+def read_file(storage: Storage, file: File) -> bytes:
     """Return the bytes of a file, which are those written."""
     path = f"{storage.url}/{file.name}"
     try:
@@ -120,8 +120,8 @@ def write_counted(
     """Write one batch of a source."""
     folder = f"{COUNTS}/{key}"
     return CountedBatch(
-        _write_file(storage, folder, f"rows-{number:05d}", encode_rows(counted, ids)),
-        _write_file(storage, folder, f"terms-{number:05d}", encode_terms(counted)),
+        write_file(storage, folder, f"rows-{number:05d}", encode_rows(counted, ids)),
+        write_file(storage, folder, f"terms-{number:05d}", encode_terms(counted)),
         counted.n_texts,
         len(counted.indices),
         len(counted.terms),
@@ -130,13 +130,13 @@ def write_counted(
 
 def read_counted(storage: Storage, batch: CountedBatch) -> tuple[Counted, list[str]]:
     """Return the counts of a batch, and the ids of its texts."""
-    terms, content = read_terms(storage, batch)[0], _read_file(storage, batch.rows)
+    terms, content = read_terms(storage, batch)[0], read_file(storage, batch.rows)
     return decode_rows(content, terms, f"{storage.url}/{batch.rows.name}")
 
 
 def read_terms(storage: Storage, batch: CountedBatch) -> tuple[pa.Array, IntArray, IntArray]:
     """Return the terms of a batch, how many of its texts have each, and how often."""
-    return decode_terms(_read_file(storage, batch.terms), f"{storage.url}/{batch.terms.name}")
+    return decode_terms(read_file(storage, batch.terms), f"{storage.url}/{batch.terms.name}")
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,7 @@ class _VocabularyRecord:
     n_known: int
     n_occurrences: int
     files: dict[str, File]
+    dense: Dense | None = None
 
 
 def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
@@ -181,13 +182,13 @@ def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
     folder = f"{VOCABULARIES}/{identity}"
     idf = as_arrow(vocabulary.idf, pa.float32())
     table = pa.Table.from_arrays([vocabulary.terms, idf], schema=_TERMS)
-    files = {"terms": _write_file(storage, folder, "terms", encode_table(table))}
+    files = {"terms": write_file(storage, folder, "terms", encode_table(table))}
     if len(vocabulary.components):
         schema = _schema_of_components(vocabulary.n_terms)
         values = as_arrow(vocabulary.components.ravel(), pa.float64())
         column = pa.FixedSizeListArray.from_arrays(values, type=schema.field(0).type)
         table = pa.Table.from_arrays([column], schema=schema)
-        files["components"] = _write_file(storage, folder, "components", encode_table(table))
+        files["components"] = write_file(storage, folder, "components", encode_table(table))
     record = _VocabularyRecord(
         identity,
         vocabulary.settings.model_dump(mode="json"),
@@ -195,6 +196,7 @@ def save_vocabulary(vocabulary: Vocabulary, place: Place) -> str:
         vocabulary.n_known,
         vocabulary.n_occurrences,
         files,
+        dense=vocabulary.dense,
     )
     write_record(storage, f"{folder}/{_STATE}", asdict(record))
     return identity
@@ -209,11 +211,11 @@ def load_vocabulary(identity: str, place: Place) -> Vocabulary:
         refuse_file(path, "it is missing")
     if "terms" not in record.files:
         refuse_file(path, "it names no terms")
-    terms, idf = decode_table(_read_file(storage, record.files["terms"]), _TERMS, path)
+    terms, idf = decode_table(read_file(storage, record.files["terms"]), _TERMS, path)
     components = np.empty((0, len(idf)))
     if "components" in record.files:
         schema = _schema_of_components(len(idf))
-        (column,) = decode_table(_read_file(storage, record.files["components"]), schema, path)
+        (column,) = decode_table(read_file(storage, record.files["components"]), schema, path)
         components = as_numpy(column.flatten(), np.float64).reshape(-1, len(idf))
     try:
         settings = TextSettings.model_validate(record.settings)
@@ -227,6 +229,7 @@ def load_vocabulary(identity: str, place: Place) -> Vocabulary:
         n_known=record.n_known,
         n_occurrences=record.n_occurrences,
         components=components,
+        dense=record.dense,
     )
     if vocabulary.identity != identity:
         refuse_file(path, "what it holds is not what its name says")

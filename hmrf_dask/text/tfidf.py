@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -94,6 +94,27 @@ class Frequencies(Sized):
         return Frequencies(terms.take(order), totals[0], totals[1], n_documents, buckets)
 
 
+@dataclass(frozen=True)
+class Dense:
+    """Vectors of texts that are a part of rows, or all of them.
+
+    Examples
+    --------
+    >>> Dense("wordllama/4c1a", "wordllama", 256, share=1.0).alone
+    True
+    """
+
+    identity: str  # of the embedder, "" where vectors are a column of the documents
+    model: str = field(compare=False)  # as the job names it, a folder as an absolute path
+    width: int
+    share: float  # of the squared length of a row; what is left is the words'
+
+    @property
+    def alone(self) -> bool:
+        """Whether rows are vectors and nothing else; words are counted for people then."""
+        return self.share == 1.0
+
+
 @dataclass(frozen=True, eq=False)
 class Vocabulary(Sized):
     """All that texts need to become rows, fixed once: what later texts are held against.
@@ -109,6 +130,7 @@ class Vocabulary(Sized):
     n_known: int  # occurrences in those documents of terms that are here
     n_occurrences: int  # of all terms
     components: FloatArray  # of LSA, shape (n_components, n_terms); n_components may be zero
+    dense: Dense | None = None  # vectors that go with words, or in their place
 
     @property
     def n_terms(self) -> int:
@@ -117,7 +139,15 @@ class Vocabulary(Sized):
 
     @property
     def n_features(self) -> int:
-        """Number of columns of rows: of components where there are any."""
+        """Number of columns of rows: words or components, then vectors, where there are any."""
+        width = self.dense.width if self.dense else 0
+        return self.n_word_columns + width
+
+    @property
+    def n_word_columns(self) -> int:
+        """Number of columns of rows that are made of words: the first ones, maybe none."""
+        if self.dense is not None and self.dense.alone:
+            return 0
         return len(self.components) or self.n_terms
 
     @property
@@ -140,6 +170,8 @@ class Vocabulary(Sized):
         settings = self.settings.model_dump(mode="json")
         counts = self.n_documents, self.n_known, self.n_occurrences
         content = sha256(repr((sorted(settings.items()), counts, self.components.shape)).encode())
+        if self.dense is not None:
+            content.update(repr(astuple(replace(self.dense, model=""))).encode())
         content.update("\n".join(term or "" for term in self.terms.to_pylist()).encode())
         content.update(self.idf.astype("<f4").tobytes())
         content.update(self.components.astype("<f8").tobytes())
@@ -165,8 +197,10 @@ class Vocabulary(Sized):
         return np.where(used[buckets], buckets, np.int32(-1))
 
 
-def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabulary:
-    """Return the vocabulary of documents with these frequencies.
+def make_vocabulary(
+    frequencies: Frequencies, settings: TextSettings, needed: bool = True
+) -> Vocabulary:
+    """Return the vocabulary of documents with these frequencies; unless `needed` it may be empty.
 
     Terms, their order and their IDF are those of scikit-learn's TfidfVectorizer of float32, but for
     `max_features` where terms that occur equally often are on both sides of the cut: its choice is
@@ -189,7 +223,7 @@ def make_vocabulary(frequencies: Frequencies, settings: TextSettings) -> Vocabul
         terms = frequencies.terms.take(as_arrow(chosen, pa.int64()))
         documents = frequencies.documents[chosen]
         known = int(frequencies.occurrences[chosen].sum())
-    if not known:
+    if not known and needed:
         raise InvalidInputError(
             f"texts must leave at least one term, got none of {len(frequencies.terms)} terms in "
             f"{frequencies.n_documents} documents with min_df {settings.min_df}, max_df "
@@ -342,29 +376,3 @@ def _known_counts(counted: Counted, vocabulary: Vocabulary) -> scipy.sparse.csr_
     if vocabulary.settings.kind == "hashing":  # else columns ascend as terms do, each its own
         counts.sum_duplicates()
     return counts
-
-
-def top_words(centroids: FloatArray, vocabulary: Vocabulary, n_words: int = 10) -> list[list[str]]:
-    """Return the heaviest terms of each centroid, heaviest first, equals in alphabetical order.
-
-    Components lead back to terms; where words are hashed a column is named after the commonest
-    word in it. A list is shorter than `n_words` where fewer terms have a positive weight.
-
-    Examples
-    --------
-    >>> from hmrf_dask.text.counts import count_texts
-    >>> settings = TextSettings()
-    >>> frequencies = Frequencies.of(count_texts(["garden tree sea"], settings), settings)
-    >>> top_words(np.array([[0.1, 0.0, 0.9]]), make_vocabulary(frequencies, settings))
-    [['tree', 'garden']]
-    """
-    components = vocabulary.components
-    words = []
-    for centroid in np.asarray(centroids, np.float64):
-        weights = centroid @ components if len(components) else centroid
-        least = np.partition(weights, -n_words)[-n_words] if n_words < len(weights) else -np.inf
-        places = np.flatnonzero((weights >= least) & (weights > 0.0))
-        heaviest = places[np.argsort(-weights[places], kind="stable")][:n_words]
-        terms = vocabulary.terms.take(as_arrow(heaviest, pa.int64())).to_pylist()
-        words.append([term for term in terms if term is not None])
-    return words

@@ -16,15 +16,19 @@ import numpy as np
 
 from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files
 from hmrf_dask.errors import (
+    ConfigurationError,
     HmrfWarning,
     InvalidInputError,
     MemoryPlanError,
 )
 from hmrf_dask.flow.dataflow import FAN, Dataflow, task_memory, tree
 from hmrf_dask.kernels.sketches import Basis
+from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.blocks import join
 from hmrf_dask.rows.encoding import BlockFile
 from hmrf_dask.rows.files import BlockSource, write_block
-from hmrf_dask.text.counts import TextSettings, count_texts, stray_stop_words
+from hmrf_dask.text.counts import Counted, TextSettings, count_texts, stray_stop_words
+from hmrf_dask.text.embedders import Embedder
 from hmrf_dask.text.files import (
     ROWS,
     CountedBatch,
@@ -42,7 +46,15 @@ from hmrf_dask.text.files import (
     write_source,
 )
 from hmrf_dask.text.lsa import decompose, project_block
-from hmrf_dask.text.tfidf import Coverage, Frequencies, Vocabulary, make_vocabulary, to_rows
+from hmrf_dask.text.tfidf import (
+    Coverage,
+    Dense,
+    Frequencies,
+    Vocabulary,
+    make_vocabulary,
+    to_rows,
+)
+from hmrf_dask.text.vectors import StoredVectors, vectors_of
 
 LSA_ITERATIONS, LSA_SEED = 7, 0
 WRITTEN = "rows.json"
@@ -82,6 +94,7 @@ class SourceRows:
     files: tuple[BlockFile, ...]
     n_features: int
     coverage: Coverage
+    n_partial: int = 0  # rows that lack words or a vector, but not both
 
 
 @dataclass(frozen=True)
@@ -90,6 +103,11 @@ class _RowsRecord:
 
     files: tuple[BlockFile, ...]
     coverage: Coverage
+    n_partial: int = 0
+
+
+# The vectors of the batches of a source, where they lie.
+BatchVectors = StoredVectors | BlockSource | None  # None: the batch has no document
 
 
 # ---- counts
@@ -156,13 +174,16 @@ def fit_vocabulary(
     settings: TextSettings,
     place: Place,
     *,
+    dense: Dense | None = None,
     before_written: Callable[[str], None] = lambda _identity: None,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources, with its components if asked for, and save it.
 
     Before anything is written below an identity, `before_written` is called with it.
     """
-    vocabulary = make_vocabulary_of(flow, counted, settings, place, before_written=before_written)
+    vocabulary = make_vocabulary_of(
+        flow, counted, settings, place, dense=dense, before_written=before_written
+    )
     before_written(vocabulary.identity)
     save_vocabulary(vocabulary, place)
     return vocabulary
@@ -174,6 +195,7 @@ def make_vocabulary_of(
     settings: TextSettings,
     place: Place,
     *,
+    dense: Dense | None = None,
     before_written: Callable[[str], None] = lambda _identity: None,
 ) -> Vocabulary:
     """Make the vocabulary of counted sources: the same counts give the same, to the bit."""
@@ -184,13 +206,15 @@ def make_vocabulary_of(
     batches = [batch for source in counted for batch in source.batches]
     parts = [flow.lazy(_frequencies_of, batch, settings, place) for batch in batches]
     whole = tree(flow, Frequencies.merge, parts or [Frequencies.none(settings)])
-    vocabulary: Vocabulary = flow.compute([flow.lazy(make_vocabulary, whole, settings)])[0]
-    if settings.lsa is not None:
+    needed = dense is None or not dense.alone
+    made = flow.lazy(make_vocabulary, whole, settings, needed)
+    vocabulary: Vocabulary = flow.compute([made])[0]
+    if settings.lsa is not None and needed:
         before_written(vocabulary.identity)
         corpus = corpus_of(rows_of(flow, counted, vocabulary, place), place.options)
         factors = decompose(flow, corpus, settings.lsa, LSA_ITERATIONS, LSA_SEED)
         vocabulary = replace(vocabulary, components=factors.components)
-    return vocabulary
+    return replace(vocabulary, dense=dense)
 
 
 def _refuse_many_buckets(n_features: int) -> None:
@@ -215,11 +239,16 @@ def _frequencies_of(batch: CountedBatch, settings: TextSettings, place: Place) -
 
 
 def rows_of(
-    flow: Dataflow, counted: Sequence[CountedSource], vocabulary: Vocabulary, place: Place
+    flow: Dataflow,
+    counted: Sequence[CountedSource],
+    vocabulary: Vocabulary,
+    place: Place,
+    vectors: Sequence[Sequence[BatchVectors]] = (),
 ) -> list[SourceRows]:
     """Write the rows of counted sources; what is written already is left.
 
-    A batch is a task: the batches of one large source are weighed side by side.
+    A batch is a task: the batches of one large source are weighed side by side. `vectors` are those
+    of each batch of each source, where the vocabulary has any.
     """
     folders = [f"{ROWS}/{vocabulary.identity}/{source.key}" for source in counted]
     width = vocabulary.n_features
@@ -227,11 +256,14 @@ def rows_of(
     tell_remade([damage for _, damage in read if damage])
     rows = {folder: written for folder, (written, _) in zip(folders, read, strict=True) if written}
     shared, made = flow.broadcast(vocabulary), {}
-    for folder, source in zip(folders, counted, strict=True):
+    every = vectors or [[None] * len(source.batches) for source in counted]
+    for folder, source, own in zip(folders, counted, every, strict=True):
         if folder not in rows:
             blocks = [
-                flow.lazy(_rows_of_batch, folder, number, batch, shared, place)
-                for number, batch in enumerate(source.batches)
+                flow.lazy(_rows_of_batch, (folder, number), batch, shared, place, vectors_of_batch)
+                for number, (batch, vectors_of_batch) in enumerate(
+                    zip(source.batches, own, strict=True)
+                )
             ]
             made[folder] = flow.lazy(_end_rows, folder, blocks, width, place)
     if made:
@@ -246,30 +278,101 @@ def read_rows(folder: str, n_features: int, place: Place) -> tuple[SourceRows | 
     if record is None:
         return None, damage
     url = f"{storage.url}/{folder}"
-    return SourceRows(url, record.files, n_features, record.coverage), ""
+    return SourceRows(url, record.files, n_features, record.coverage, record.n_partial), ""
 
 
 def _rows_of_batch(
-    folder: str, number: int, batch: CountedBatch, vocabulary: Vocabulary, place: Place
-) -> tuple[BlockFile, Coverage]:
-    """Write the rows of a batch."""
+    target: tuple[str, int],
+    batch: CountedBatch,
+    vocabulary: Vocabulary,
+    place: Place,
+    vectors: StoredVectors | RowBlock | None,
+) -> tuple[BlockFile, Coverage, int]:
+    """Write the rows of a batch into a folder, under its number."""
     counted, ids = read_counted(place.storage, batch)
+    if vectors is None and vocabulary.dense is not None:  # a batch without a document
+        vectors = RowBlock.from_array(np.zeros((0, vocabulary.dense.width)), [])
+    if isinstance(vectors, StoredVectors):
+        vectors = RowBlock.from_array(vectors.read(place.storage), ids)
+    elif vectors is not None and vectors.ids.tolist() != ids:
+        raise InvalidInputError(
+            "words and embeddings must be of the same documents, got other ids of one batch; run "
+            "again when nobody writes the documents"
+        )
+    block, coverage, n_partial = _weighed(counted, vocabulary, ids, vectors)
+    folder, number = target
+    file = write_block(block, f"{place.storage.url}/{folder}", number, place.options)
+    return file, coverage, n_partial
+
+
+def _weighed(
+    counted: Counted, vocabulary: Vocabulary, ids: Sequence[str], vectors: RowBlock | None
+) -> tuple[RowBlock, Coverage, int]:
+    """Return the rows of counted texts, and how many of these lack one of two kinds.
+
+    They are of words, or components where the vocabulary has any, and of vectors, or of one kind.
+    """
     block, coverage = to_rows(counted, vocabulary, ids)
-    if len(vocabulary.components):
-        basis = Basis(np.ascontiguousarray(vocabulary.components.T))
-        block = project_block(block, basis, normalised=True)
-    return write_block(block, f"{place.storage.url}/{folder}", number, place.options), coverage
+    if vocabulary.dense is not None and vectors is not None:
+        if vocabulary.dense.alone:
+            return vectors, coverage, 0
+        share = vocabulary.dense.share
+        joined = join([_projected(block, vocabulary), vectors], [1.0 - share, share])
+        return joined.block, coverage, int(joined.partial.sum())
+    return _projected(block, vocabulary), coverage, 0
+
+
+def _projected(block: RowBlock, vocabulary: Vocabulary) -> RowBlock:
+    """Return TF-IDF rows in components, where the vocabulary has any."""
+    if not len(vocabulary.components):
+        return block
+    basis = Basis(np.ascontiguousarray(vocabulary.components.T))
+    return project_block(block, basis, normalised=True)
+
+
+def rows_of_texts(
+    texts: Sequence[str],
+    vocabulary: Vocabulary,
+    embedder: Embedder | None = None,
+    place: Place | None = None,
+) -> RowBlock:
+    """Return the rows of a few texts in memory, the same bits as in files.
+
+    Where the vocabulary has vectors, `embedder` is the one of its identity; vectors that are stored
+    in the output `place` are not made again.
+
+    Examples
+    --------
+    >>> settings = TextSettings()
+    >>> counted = count_texts(["garden tree"], settings)
+    >>> vocabulary = make_vocabulary(Frequencies.of(counted, settings), settings)
+    >>> rows_of_texts(["tree", "sea"], vocabulary).to_dense().tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+    ids = [str(number) for number in range(len(texts))]
+    vectors, dense = None, vocabulary.dense
+    if dense is not None:
+        if embedder is None or embedder.identity != dense.identity:
+            got = "none" if embedder is None else embedder.identity
+            raise ConfigurationError(
+                f"texts must be embedded by {dense.identity or 'whoever made the ready column'}, "
+                f"as those of the fit were, got {got}; install that model, or give rows"
+            )
+        vectors = RowBlock.from_array(vectors_of(texts, embedder, place), ids)
+    return _weighed(count_texts(texts, vocabulary.settings), vocabulary, ids, vectors)[0]
 
 
 def _end_rows(
-    folder: str, made: Sequence[tuple[BlockFile, Coverage]], n_features: int, place: Place
+    folder: str, made: Sequence[tuple[BlockFile, Coverage, int]], n_features: int, place: Place
 ) -> SourceRows:
     """Say that the rows of a source are written: what makes its files count."""
-    blocks = tuple(block for block, _ in made)
-    coverage = Coverage.total([of_batch for _, of_batch in made])
-    record = asdict(_RowsRecord(blocks, coverage))
+    blocks = tuple(block for block, _, _ in made)
+    coverage = Coverage.total([of_batch for _, of_batch, _ in made])
+    n_partial = sum(of_batch for _, _, of_batch in made)
+    record = asdict(_RowsRecord(blocks, coverage, n_partial))
     write_record(place.storage, f"{folder}/{WRITTEN}", record)
-    return SourceRows(f"{place.storage.url}/{folder}", blocks, n_features, coverage)
+    url = f"{place.storage.url}/{folder}"
+    return SourceRows(url, blocks, n_features, coverage, n_partial)
 
 
 def corpus_of(rows: Sequence[SourceRows], options: Mapping[str, Any]) -> Corpus:

@@ -61,6 +61,7 @@ class Arm:
         if given.trust is not None and self.estimator == "HMRFKMeans" and self.takes == "pairs":
             chosen.setdefault("trust", given.trust)
         model = getattr(hmrf_dask, self.estimator)(rows.n_clusters, random_state=seed, **chosen)
+        model._last = given.last  # as a job does, for want of a parameter
         told: dict[str, Any] = {}
         if self.takes == "seeds":
             told = {"y": given.seeds}

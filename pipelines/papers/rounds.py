@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,8 @@ A_NIGHT = 25
 QUESTIONS = Axis("answers", (25, 50, 75), (25,))
 SURE, BELIEVED, CLICKS = "pairs", "pairs believed", "clicks believed"
 HOW = (SURE, BELIEVED, CLICKS)
+WARM = ", warm"
+WARMED = (SURE + WARM, CLICKS + WARM)
 RANDOM, NOTHING = "random", "no answers"
 DEFAULTS = "defaults"
 SETS = {
@@ -36,13 +39,17 @@ SETS = {
 }
 
 
-def nightly(fold: Fold, n_answers: float, *, how: str) -> Given:
-    """Return what so many answers tell a fit, 25 a night, each night about the last fit."""
+def nightly(fold: Fold, n_answers: float, *, how: str, warm: bool = False) -> Given:
+    """Return what so many answers tell a fit, 25 a night, each night about the last fit.
+
+    A warm fit begins with the centroids of the night before, next to starts that answers make.
+    """
     entries: list[Entry] = []
     batches: list[Question] = []
     given = Given()
     while len(entries) < n_answers:
         model = HMRFKMeans(int(fold.classes.max()) + 1, random_state=2 * fold.run + fold.number)
+        model._last = given.last
         with warnings.catch_warnings():
             # a few short messages have no word that is left, and the fit says so every time
             warnings.filterwarnings("ignore", r"\d+ rows are zero", HmrfWarning)
@@ -55,6 +62,8 @@ def nightly(fold: Fold, n_answers: float, *, how: str) -> Given:
         if not _answer(fold, batch, entries, how):
             break
         given = _given_of(entries, batches, how)
+        if warm:
+            given = replace(given, last=model.cluster_centers_)
     return given
 
 
@@ -107,9 +116,14 @@ STUDIES = tuple(
         f"{rows}, {how}", load, QUESTIONS,
         (Arm(DEFAULTS), Arm(NOTHING, takes="nothing")) if how == RANDOM else (Arm(DEFAULTS),),
         ask,
+        is_large=how in WARMED,
     )
     for rows, load in SETS.items()
-    for how, ask in (*((how, partial(nightly, how=how)) for how in HOW), (RANDOM, anywhere))
+    for how, ask in (
+        *((how, partial(nightly, how=how)) for how in HOW),
+        *((how, partial(nightly, how=how.removesuffix(WARM), warm=True)) for how in WARMED),
+        (RANDOM, anywhere),
+    )
 )  # fmt: skip
 
 
@@ -124,6 +138,12 @@ def findings(found: Mapping[str, Curves]) -> list[str]:
         curves = [found[name] for how in (*HOW, RANDOM) if (name := f"{rows}, {how}") in found]
         if len(curves) == len(HOW) + 1:
             lines += [f"| {rows} | {x:g} | {_row(curves, x)} |" for x in curves[0].xs]
+    lines += ["", f"| rows | answers | {' | '.join(WARMED)} | warm − cold | |", f"|{' --- |' * 6}"]
+    for rows in SETS:
+        names = [f"{rows}, {how}" for how in (*WARMED, *(one.removesuffix(WARM) for one in WARMED))]
+        if all(name in found for name in names):
+            curves = [found[name] for name in names]
+            lines += [f"| {rows} | {x:g} | {_warm_row(curves, x)} |" for x in curves[0].xs]
     return [*lines, "", "NMI of all rows."]
 
 
@@ -138,6 +158,14 @@ def _row(curves: list[Curves], x: float) -> str:
     return " | ".join([*(f"{one.mean():.3f}" for one in values), *differences])
 
 
+def _warm_row(curves: list[Curves], x: float) -> str:
+    pairs, clicks, *cold = (one.values(DEFAULTS, x, "nmi_all") for one in curves)
+    differences = [warm - one for warm, one in zip((pairs, clicks), cold, strict=True)]
+    shown = [f"{one.mean():.3f}" for one in (pairs, clicks)]
+    shown += [f"{one.mean():+.3f} ± {standard_error(one):.3f}" for one in differences]
+    return " | ".join(shown)
+
+
 EXPERIMENT = Experiment(
     "rounds",
     "Nightly rounds of questions",
@@ -145,7 +173,9 @@ EXPERIMENT = Experiment(
     "the night before, beside answers to random pairs. Pairs: a document goes on to its next group "
     "where it was told apart from one, and every answer is a pair for the next fit. Believed: "
     "answers may be wrong, and only documents that are settled reach the fit; of a click one is "
-    "enough. All documents may be asked about, and all are judged. Defaults of the library.",
+    "enough. Warm: as a job does, a night begins with the centroids of the one before, next to "
+    "starts that answers make. All documents may be asked about, and all are judged. Defaults of "
+    "the library.",
     STUDIES,
     tuple(Figure(one.name, one.name, "nmi_all") for one in STUDIES),
     findings,

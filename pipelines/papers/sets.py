@@ -151,6 +151,43 @@ def some_of(name: str, folder: Path, n_rows: int | None = None) -> Rows:
 
 
 @cache
+def texts_of_news(name: str, folder: Path) -> Texts:
+    """Return the messages of "news_different_3", "news_related_3" or "news_similar_3"."""
+    path = folder / f"{name}.parquet"
+    if path.exists():
+        return _of_groups(*_read(path), GROUPS[name.removeprefix("news_")])
+    return texts_of_groups(GROUPS[name.removeprefix("news_")], folder)
+
+
+@cache
+def texts_of_groups(groups: tuple[str, ...], folder: Path) -> Texts:
+    """Return 100 messages of each of some groups, those of `news_groups`."""
+    path = folder / "newsgroups20.parquet"
+    texts, labels = _read(path) if path.exists() else _fetched("newsgroups20", folder)
+    return _sampled(*_of_groups(texts, labels, groups), dict.fromkeys(groups, SMALL))
+
+
+@cache
+def texts_of_arxiv(classes: tuple[str, ...], size: int, part: str, folder: Path) -> Texts:
+    """Return titles or abstracts of arXiv, at most `size` of each class; no class: of all."""
+    path = folder / "arxiv_120k.parquet"
+    if not path.exists():
+        raise InvalidInputError(
+            f"{path.name} must be there (columns text and label), got no such file in {folder}; "
+            "give its folder with --data"
+        )
+    texts, labels = _of_groups(*_read(path), classes or None)
+    texts, labels = _sampled(texts, labels, dict.fromkeys(labels, size))
+    parts = [text.partition("\n") for text in texts]
+    return [one[0] if part == "title" else one[2] for one in parts], labels
+
+
+def classes_of(labels: Sequence[str]) -> NDArray[np.int64]:
+    """Return labels as numbers from 0 on."""
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+@cache
 def iris(_folder: Path) -> Rows:
     """Return Iris as it is; scikit-learn brings it, so nothing is read."""
     from sklearn.datasets import load_iris
@@ -211,4 +248,4 @@ def _vectorised(texts: list[str], labels: list[str]) -> Rows:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     values = sp.csr_matrix(TfidfVectorizer(**VECTORISER).fit_transform(texts))
-    return Rows(values, np.unique(labels, return_inverse=True)[1].astype(np.int64))
+    return Rows(values, classes_of(labels))

@@ -40,6 +40,7 @@ class Given:
     cannot_link: Rows = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     seeds: Rows | None = None  # of every row, -1 where it is none
     trust: NDArray[np.float64] | None = None  # of the pairs, must-links first
+    last: NDArray[np.float64] | None = None  # centroids of the night before
 
     @property
     def pairs(self) -> Rows:

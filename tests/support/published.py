@@ -1,4 +1,4 @@
-"""What is published from the code: JSON schemas, the table of parameters and that of modules.
+"""What is published from the code: JSON schemas, pages of reference, the table of modules.
 
 `python -m tests.support.published` (`make published`) writes them again.
 """
@@ -17,11 +17,14 @@ from hmrf_dask.documents import manifest
 from hmrf_dask.jobs import job_file
 from hmrf_dask.limits import COST_MUST_BE, Range
 from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter
+from hmrf_dask.report import content
+from tests.support.reference import commands_page, exit_codes_page, job_page, manifest_page
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "data_manifests" / "schema"
 PAGE = ROOT / "docs" / "parameters.md"
 MODULES = ROOT / "docs" / "design" / "modules.md"
+REFERENCE = ROOT / "docs" / "reference"
 BEGIN, END = "<!-- parameters: `make published` writes them -->\n", "<!-- end of parameters -->\n"
 
 MODULES_HEAD = """# Modules
@@ -113,8 +116,13 @@ def schema(of: Callable[[], dict[str, Any]]) -> Callable[[], str]:
 PUBLISHED: dict[Path, Callable[[], str]] = {
     SCHEMAS / "job-v1.json": schema(job_file.json_schema),
     SCHEMAS / "manifest-v1.json": schema(manifest.json_schema),
+    SCHEMAS / "report-v1.json": schema(content.json_schema),
     PAGE: page,
     MODULES: modules,
+    REFERENCE / "job.md": job_page,
+    REFERENCE / "manifest.md": manifest_page,
+    REFERENCE / "commands.md": commands_page,
+    REFERENCE / "exit-codes.md": exit_codes_page,
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From a folder of texts to questions; and a job run again for the answers since."""
+"""From a file or folder of texts to a job and questions; a job run again for the answers since."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from hmrf_dask.answers.journal import journal_address, open_journal
 from hmrf_dask.answers.records import Entry
+from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.documents.manifest import load_manifest
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfError, InvalidInputError
 from hmrf_dask.jobs import again
 from hmrf_dask.jobs.again import run_again
-from hmrf_dask.jobs.folder_job import job_for
+from hmrf_dask.jobs.inputs import load_job
+from hmrf_dask.jobs.new_job import Wanted, job_for
 from hmrf_dask.jobs.questions import questions_of
 from hmrf_dask.jobs.texts import Texts
 from hmrf_dask.releases.lock import held
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import QUARANTINED, run
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(hmrf, list(arguments))
 
 
 def write_texts(folder: Path, documents: list[dict[str, Any]]) -> None:
@@ -81,7 +89,7 @@ def test_a_folder_that_says_nothing_is_refused_in_words(tmp_path: Path) -> None:
         (tmp_path / "rows" / "a.csv").write_text(rows)
         with pytest.raises(HmrfError, match=said):
             job_for(str(tmp_path / "rows"))
-    for address in ("s3://bucket/texts", str(tmp_path / "none"), str(tmp_path / "rows/a.csv")):
+    for address in ("s3://bucket/texts", str(tmp_path / "none"), __file__):
         with pytest.raises(ConfigurationError, match="write a manifest and a job file"):
             job_for(address)
     write_texts(tmp_path / "single", [{"id": "1", "text": "words"}])
@@ -92,6 +100,77 @@ def test_a_folder_that_says_nothing_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="rename it"):
         job_for(str(odd))
     assert not [path for path in tmp_path.iterdir() if path.name.endswith("-clusters")]
+
+
+def write_tickets(path: Path, documents: list[dict[str, Any]], separator: str = ";") -> None:
+    rows = [["Ticket no", "Subject", "Message", "Größe"]]
+    rows += [
+        [f"T{number}", one["text"][:10], f"the {one['text']} and of", "groß"]
+        for number, one in enumerate(documents)
+    ]
+    with path.open("w", encoding="cp1252", newline="") as file:
+        csv.writer(file, delimiter=separator).writerows(rows)
+
+
+def test_a_spreadsheet_becomes_a_job_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With semicolons, in the encoding of Windows, ids seen from values: as users have them."""
+    monkeypatch.chdir(tmp_path)
+    write_tickets(tmp_path / "tickets.csv", JobCorpus(tmp_path).draw(60))
+    shown = command("init", "tickets.csv")
+    assert shown.exit_code == 0, shown.output
+    assert "text  Subject, Message" in shown.stdout
+    typed = next(line for line in shown.stdout.splitlines() if " check " in line).split()[2]
+    assert typed == "tickets-clusters/job.yaml"
+    assert command("check", typed).exit_code == 0
+    report = run(Path(typed), method={"n_clusters": 3, "n_init": 1})
+    assert report.documents["all"] == 60
+    text = Texts(report.output).read(["T0"])["T0"].text
+    assert text.startswith(text[:10] + "\n\nthe ")
+    job = Path(typed).read_text()
+    assert "stop_words: english" in job
+    assert command("init", "tickets.csv").stdout.startswith("the job of ")
+    assert "edit it" in command("init", "tickets.csv", "-k", "5").stderr
+    assert Path(typed).read_text() == job
+
+
+def test_what_somebody_says_of_columns_goes_before(tmp_path: Path) -> None:
+    write_tickets(tmp_path / "tickets.csv", JobCorpus(tmp_path).draw(30))
+    wanted = Wanted("Ticket no", ("Message",), ("Subject", "Größe"), 4)
+    made = job_for(str(tmp_path / "tickets.csv"), wanted)
+    manifest, job = load_manifest(made.manifest), load_job(made.job)
+    assert manifest.documents.text == "Message"
+    assert manifest.documents.keep == ("Subject", "Größe")
+    assert manifest.resources[0].dialect.delimiter == ";"
+    assert job.method.n_clusters == 4
+    other = tmp_path / "other.csv"
+    write_tickets(other, JobCorpus(tmp_path).draw(30), ",")
+    with pytest.raises(ConfigurationError, match=r"--text must name a column .* 'message' \(did"):
+        job_for(str(other), Wanted(text=("message",)))
+    with pytest.raises(InvalidInputError, match="name it by --id COLUMN"):
+        job_for(str(other), Wanted(text=("Ticket no",)))
+
+
+@pytest.mark.parametrize("name", ["check", "run"])
+def test_documents_given_to_a_command_for_jobs_are_told_to_begin_with_init(
+    tmp_path: Path, name: str
+) -> None:
+    corpus = JobCorpus(tmp_path)
+    output = run(corpus.write_all(30, 3)).output
+    (tmp_path / "tickets.csv").write_text("id,text\n1,a\n")
+    for path in ("tickets.csv", "documents", "documents/part-000.jsonl.gz"):
+        said = command(name, str(tmp_path / path))
+        assert said.exit_code == 78
+        assert f"`hmrf-dask init {tmp_path / path}` makes a job for it" in said.stderr
+    assert "the job in it is" in command(name, str(tmp_path)).stderr
+    assert "is the output of a job" in command(name, output).stderr
+
+
+def test_a_setting_that_stands_elsewhere_is_shown_its_place(tmp_path: Path) -> None:
+    job = JobCorpus(tmp_path).write_all(30, 3, n_clusters=5)
+    said = command("check", str(job)).stderr
+    assert "n_clusters: must not be there, but below method: write method: {n_clusters: …}" in said
 
 
 @pytest.fixture

@@ -1,0 +1,115 @@
+"""Commands about what a job found: a text put to its model, groups as a table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from hmrf_dask.cli.group import (
+    HmrfCommand,
+    Place,
+    Whole,
+    examples,
+    how_to_print,
+    print_result,
+)
+from hmrf_dask.limits import RANGES
+
+
+def release_option(help_text: str = "An earlier release that is kept.") -> Callable[[Any], Any]:
+    """Return the option that names a release other than the last one."""
+    return click.option(
+        "--release",
+        type=Whole(RANGES["release"]),
+        metavar="N",
+        help=f"{help_text}  [default: the last one]",
+    )
+
+
+@click.command(
+    cls=HmrfCommand,
+    short_help="Say which cluster a text belongs to.",
+    epilog=examples(
+        'hmrf-dask classify tickets-clusters/out "the card was charged twice"',
+        "hmrf-dask classify tickets-clusters/out --json < lines.txt",
+    ),
+)
+@click.argument("output", type=Place())
+@click.argument("text", required=False)
+@release_option()
+@how_to_print
+def classify(
+    output: str, text: str | None, release: int | None, as_json: bool, quiet: bool
+) -> None:
+    """Say which cluster of an OUTPUT a TEXT (in quotes) belongs to; without one, each stdin line.
+
+    A text becomes a row by the words of the release, and its cluster is the nearest one, as for
+    documents that `run --predict` adds.
+    """
+    from hmrf_dask.jobs.released import classify_texts
+
+    result = classify_texts(output, _given(text), release=release)
+    print_result(result, as_json=as_json, quiet=quiet)
+
+
+@click.command(
+    cls=HmrfCommand,
+    short_help="Write the cluster of every document to a file.",
+    epilog=examples(
+        "hmrf-dask export tickets-clusters/out groups.csv",
+        "hmrf-dask export tickets-clusters/out groups.parquet --release 3",
+    ),
+)
+@click.argument("output", type=Place())
+@click.argument("file", type=Place())
+@release_option()
+@how_to_print
+def export(output: str, file: str, release: int | None, as_json: bool, quiet: bool) -> None:
+    """Write the cluster of every document of an OUTPUT to a FILE (.csv, .jsonl, .parquet).
+
+    Columns are doc_id, cluster, name and those that the manifest names in documents.keep. Clusters
+    keep their numbers from release to release.
+    """
+    from hmrf_dask.jobs.export import export_groups
+
+    print_result(export_groups(output, file, release=release), as_json=as_json, quiet=quiet)
+
+
+@click.command(
+    cls=HmrfCommand,
+    short_help="Say what changed between two releases.",
+    epilog=examples(
+        "hmrf-dask diff tickets-clusters/out",
+        "hmrf-dask diff tickets-clusters/out 3 7 -n 100 --json",
+    ),
+)
+@click.argument("output", type=Place())
+@click.argument("before", metavar="[A]", required=False, type=Whole(RANGES["release"]))
+@click.argument("after", metavar="[B]", required=False, type=Whole(RANGES["release"]))
+@click.option("-n", "most", type=Whole(RANGES["batch"]), default=20, show_default=True,
+              help="Documents that moved, and ways they went, to list.")  # fmt: skip
+@how_to_print
+def diff(
+    output: str, before: int | None, after: int | None, most: int, as_json: bool, quiet: bool
+) -> None:
+    """Say what changed in an OUTPUT from release A to B: what moved where, what came and went.
+
+    Without numbers it is the last release and the one before; `inspect` lists which are kept. All
+    documents that moved with the last release are in its moved.parquet.
+    """
+    from hmrf_dask.jobs.changes import difference
+
+    result = difference(output, before, after, most=most)
+    print_result(result, as_json=as_json, quiet=quiet)
+
+
+def _given(text: str | None) -> list[str]:
+    """Return the text of the command line, or the lines of stdin."""
+    if text is not None:
+        return [text]
+    if sys.stdin.isatty():
+        raise click.UsageError("give a TEXT in quotes, or lines on stdin: ... < lines.txt")
+    return sys.stdin.buffer.read().decode("utf-8-sig", "replace").splitlines()

@@ -1,0 +1,131 @@
+"""The beginnings of texts that a report shows: read in tasks, or taken from a report before.
+
+A night reads no more for its report than it read as new, or `NIGHT_BYTES`: files with most of what
+is wanted first. What the report before showed, of a file that is as it was, is not read again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Final, NamedTuple
+
+from hmrf_dask.documents.batches import read_batches
+from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
+from hmrf_dask.documents.sources import Source, list_sources, segments_of
+from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceError
+from hmrf_dask.flow.dataflow import DaskFlow, tree
+from hmrf_dask.jobs.inputs import load_job, resolved
+from hmrf_dask.jobs.parent import JOB, files_of
+from hmrf_dask.jobs.report_subject import Subject, Wanted
+from hmrf_dask.releases.release import Release
+from hmrf_dask.report.content import Report, Text, excerpt
+
+LENGTH: Final = 240  # characters of a text in report.json
+NIGHT_BYTES: Final = 256 * 2**20
+
+
+class Archive(NamedTuple):
+    """Where documents are now, and how many bytes of them may be read; None: all."""
+
+    columns: Columns
+    sources: Sequence[Source]
+    most_bytes: int | None = None
+
+
+def archive_of(release: Release) -> Archive:
+    """Return where the documents of a release are, as its job says."""
+    job = str(release.ledger.get(JOB) or "")
+    if not job:
+        raise ConfigurationError("the release does not say where its job file was")
+    address = resolved(base_of(job), load_job(job).manifest)
+    manifest = load_manifest(address)
+    return Archive(manifest.documents, list_sources(manifest, base_of(address)))
+
+
+def texts_of(
+    subject: Subject, reports: Iterable[Report | None], archive: Archive | None, wanted: Wanted
+) -> dict[str, str]:
+    """Return the beginnings of texts by id; those that cannot be had are missing.
+
+    Parameters
+    ----------
+    subject : Subject
+    reports : iterable of Report or None
+        From which texts may be taken: of this release, and of the one before.
+    archive : Archive, optional
+        None where the documents cannot be found.
+    wanted : mapping of str to set of str
+    """
+    texts: dict[str, str] = {}
+    for report in filter(None, reports):
+        for text in shown_texts(report):
+            if text.text and text.id in wanted.get(text.pack, ()):
+                texts.setdefault(text.id, text.text)
+    if archive is None or subject.release is None:
+        return texts
+    left = {pack: {one for one in ids if one not in texts} for pack, ids in wanted.items()}
+    segments = _segments(subject.release, archive, {p: ids for p, ids in left.items() if ids})
+    flow = DaskFlow()
+    tasks = [flow.lazy(_read, source, archive.columns, ids) for source, ids in segments]
+    if tasks:
+        texts |= flow.compute([tree(flow, _joined, tasks)])[0]
+    return texts
+
+
+def shown_texts(report: Report) -> Iterable[Text]:
+    """Yield all documents that a report shows."""
+    yield from report.documents_shown
+    for cluster in report.clusters:
+        yield from (*cluster.typical, *cluster.borderline)
+    for broken in report.answers.broken:
+        yield from (broken.first, broken.second)
+
+
+def _segments(
+    release: Release, archive: Archive, wanted: Mapping[str, set[str]]
+) -> list[tuple[Source, set[str]]]:
+    """Return the segments of files that are as they were, and what to look for in each."""
+    entries, now = files_of(release.ledger), {source.path: source for source in archive.sources}
+    packs: dict[str, list[tuple[Source, float]]] = defaultdict(list)
+    for path, entry in sorted(entries.items()):
+        source = now.get(path)
+        if source is None or entry[:2] != (source.size, source.etag):
+            continue
+        parts = segments_of(source)
+        size = float(source.size or 0) / max(len(parts), 1)
+        for part, keys in zip(parts, entry.keys, strict=False):
+            if keys.counts in wanted:
+                packs[keys.counts].append((part, size))
+    costs = {pack: sum(size for _, size in parts) for pack, parts in packs.items()}
+    order = sorted(packs, key=lambda pack: (costs[pack] / len(wanted[pack]), pack))
+    left = float("inf") if archive.most_bytes is None else float(archive.most_bytes)
+    chosen = []
+    for pack in order:
+        if costs[pack] <= left:
+            left -= costs[pack]
+            chosen += [(source, wanted[pack]) for source, _ in packs[pack]]
+    return chosen
+
+
+def _read(source: Source, columns: Columns, wanted: set[str]) -> dict[str, str]:
+    """Return the beginnings of texts in a segment, as far as it can be read."""
+    texts: dict[str, str] = {}
+    if source.format == "text" and source.document_id not in wanted:
+        return texts
+    try:
+        with closing(read_batches(source, columns)) as batches:
+            for batch in batches:
+                for place, name in enumerate(batch.ids):
+                    if name in wanted:
+                        texts[name] = excerpt(batch.texts[place], LENGTH)
+                if len(texts) == len(wanted):
+                    break
+    except (SourceError, InvalidInputError):  # gone, replaced, or damaged meanwhile
+        pass
+    return texts
+
+
+def _joined(parts: Sequence[dict[str, str]]) -> dict[str, str]:
+    return {name: text for part in parts for name, text in part.items()}

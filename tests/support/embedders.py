@@ -1,0 +1,85 @@
+"""Embedders of a few lines, which a job names as module:Class: they count what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.support.job_corpus import WORDS
+
+EMBEDDED: list[str] = []  # every text, as often as it was embedded in this process
+WIDTH = 8
+
+
+class Topics:
+    """How many words of each class a text has, and noise that is the text's own."""
+
+    identity = "topics/1"
+    width = WIDTH
+    row_exact = True
+
+    def load(self) -> None:
+        """Nothing is to be loaded."""
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        EMBEDDED.extend(texts)
+        return np.array([self.one(text) for text in texts], np.float32).reshape(-1, WIDTH)
+
+    def one(self, text: str) -> list[float]:
+        words = text.split()
+        found = [float(sum(word in some.split() for word in words)) for some in WORDS.values()]
+        if not any(found):
+            return [0.0] * WIDTH
+        noise = np.frombuffer(sha256(text.encode()).digest()[: WIDTH - 3], np.uint8) / 256.0 - 0.5
+        return [*found, *noise.tolist()]
+
+
+class OtherTopics(Topics):
+    """The same under another name, with other numbers."""
+
+    identity = "topics/2"
+
+    def one(self, text: str) -> list[float]:
+        return [2.0 * value for value in super().one(text)]
+
+
+class NotFinite(Topics):
+    identity = "not-finite"
+
+    def one(self, text: str) -> list[float]:
+        return [float("nan")] * WIDTH
+
+
+class Narrow(Topics):
+    identity = "narrow"
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return super().embed(texts)[:, 1:]
+
+
+class Moody(Topics):
+    """Says that a vector depends on its text alone, which is not so."""
+
+    identity = "moody"
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return super().embed(texts) + np.float32(len(texts))
+
+
+class Drifting(Topics):
+    """Gives every call other numbers, and says so."""
+
+    identity = "drifting"
+    row_exact = False
+    calls = 0
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        type(self).calls += 1
+        return super().embed(texts) + np.float32(type(self).calls / 100)
+
+
+class NoEmbedder:
+    """Has nothing of what an embedder has."""

@@ -1,0 +1,234 @@
+"""Embeddings made in a job: stored once, embedded once, next to words or alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
+from hmrf_dask.estimators.classes import load
+from hmrf_dask.jobs.places import Report
+from hmrf_dask.releases.release import latest
+from hmrf_dask.text.embedders import ALLOWED
+from hmrf_dask.text.files import Place, load_vocabulary
+from hmrf_dask.text.vectorise import rows_of_texts
+from tests.support import embedders
+from tests.support.job_corpus import JobCorpus, lines
+from tests.support.job_runs import assigned, run
+
+OWN = "tests.support.embedders"
+CLASSES = ("Topics", "OtherTopics", "NotFinite", "Narrow", "Moody", "Drifting", "NoEmbedder")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobCorpus:
+    monkeypatch.setenv(ALLOWED, ",".join(f"{OWN}:{name}" for name in CLASSES))
+    embedders.EMBEDDED.clear()
+    return JobCorpus(tmp_path)
+
+
+def vectors(name: str = "Topics", **more: Any) -> dict[str, Any]:
+    return {"kind": "embeddings", "model": f"{OWN}:{name}", **more}
+
+
+def embedded(report: Report) -> int:
+    return int(report.vocabulary["embeddings"]["embedded"])
+
+
+def test_texts_are_embedded_once_over_nights(corpus: JobCorpus) -> None:
+    job = corpus.write_all(60, 10, text=vectors())
+    first = run(job)
+    assert first.nmi == pytest.approx(1.0)
+    assert embedded(first) == len(set(embedders.EMBEDDED)) == 60
+    assert run(job).status == "up to date"
+    embedders.EMBEDDED.clear()
+
+    texts = {one["text"] for one in corpus.documents}
+    corpus.write(corpus.files(corpus.draw(6), first=9))
+    # A changed file: its pack is read again, and of its texts one alone is new.
+    changed = [dict(one) for one in corpus.documents[:20]]
+    changed[3]["text"] = "orbit moon rocket and a new word"
+    corpus.write({"documents/part-000.jsonl.gz": lines(changed)})
+    second = run(job)
+    assert embedded(second) == 7
+    assert texts.isdisjoint(embedders.EMBEDDED)
+    assert set(embedders.EMBEDDED) >= {changed[3]["text"]}
+
+
+def test_a_prediction_embeds_new_texts_alone(corpus: JobCorpus) -> None:
+    run(corpus.write_all(40, 10, text=vectors()))
+    embedders.EMBEDDED.clear()
+    new = corpus.draw(5)
+    corpus.write(corpus.files(new, first=9))
+    report = run(corpus.write_job(text=vectors(), mode="predict"))
+    assert embedded(report) == 5
+    assert set(embedders.EMBEDDED) == {one["text"] for one in new}
+
+
+def test_equal_texts_have_one_vector(corpus: JobCorpus) -> None:
+    documents = corpus.draw(30)
+    copies = [{**one, "id": f"copy/{one['id']}"} for one in documents]
+    corpus.write({"answers.csv": corpus.answers(5)})
+    files = {"documents/a.jsonl.gz": lines(documents), "documents/b.jsonl.gz": lines(copies)}
+    corpus.write(files)
+    report = run(corpus.write_job(text=vectors("Drifting")))
+    assert embedded(report) == 30
+    found = {id_: row["distortion"] for id_, row in assigned(report).items()}
+    for one in documents:
+        assert found[one["id"]] == found[f"copy/{one['id']}"]
+
+
+def test_stored_vectors_stay_the_input(corpus: JobCorpus) -> None:
+    """An embedder that gives others every time changes nothing of what is stored."""
+    job = corpus.write_all(40, 10, text=vectors("Drifting"), start="cold")
+    first = assigned(run(job))
+    again = run(corpus.write_job(text=vectors("Drifting"), start="cold", questions=1))
+    assert (again.release, embedded(again)) == (2, 0)
+    assert assigned(again) == first
+
+
+def test_another_embedder_is_another_input(corpus: JobCorpus) -> None:
+    first = run(corpus.write_all(30, 5, text=vectors()))
+    second = run(corpus.write_job(text=vectors("OtherTopics")))
+    assert (second.release, second.start, embedded(second)) == (2, "cold", 30)
+    assert first.vocabulary["embeddings"]["model"] != second.vocabulary["embeddings"]["model"]
+
+
+def test_words_and_vectors_side_by_side(corpus: JobCorpus) -> None:
+    both = [{"kind": "words", "min_df": 2}, vectors(weight=0.5)]
+    report = run(corpus.write_all(60, 10, text=both))
+    assert report.nmi == pytest.approx(1.0)
+    assert report.vocabulary["embeddings"]["share"] == pytest.approx(1 / 3)
+    output = str(corpus.folder / "out")
+    release = latest(output)
+    assert release is not None
+    place = Place(output)
+    vocabulary = load_vocabulary(release.ledger["vocabulary"], place)
+    assert vocabulary.n_features == vocabulary.n_terms + embedders.WIDTH
+    words = pq.read_table(corpus.folder / "out" / report.places["clusters"])["top_words"]
+    assert {word for one in words.to_pylist() for word in one[:3]} <= set(
+        vocabulary.terms.to_pylist()
+    )
+
+    embedders.EMBEDDED.clear()
+    texts = [one["text"] for one in corpus.documents]
+    rows = rows_of_texts(texts, vocabulary, embedders.Topics(), place)
+    assert not embedders.EMBEDDED  # they are stored
+    model = load(f"{output}/{report.places['model']}")
+    found, labels = assigned(report), model.predict(rows.to_scipy())
+    ids = model.cluster_ids_[labels].tolist()
+    assert ids == [found[one["id"]]["cluster"] for one in corpus.documents]
+    squares = np.asarray(rows.to_scipy().power(2).sum(axis=1)).ravel()
+    np.testing.assert_allclose(squares, 1.0, rtol=1e-5)
+    dense = rows.to_dense()[:, vocabulary.n_terms :]
+    np.testing.assert_allclose((dense**2).sum(axis=1), 1 / 3, rtol=1e-5)
+
+
+def test_a_new_vocabulary_keeps_the_vectors_of_a_warm_start(corpus: JobCorpus) -> None:
+    both = [{"kind": "words", "refit": "always"}, vectors()]
+    job = corpus.write_all(60, 10, text=both)
+    run(job)
+    corpus.write(corpus.files(corpus.draw(20, words="brandnew words"), first=9))
+    report = run(job)
+    assert (report.start, report.vocabulary["refit"], embedded(report)) == ("warm", True, 20)
+    assert report.nmi == pytest.approx(1.0)
+
+
+def test_ready_embeddings_go_with_words(corpus: JobCorpus) -> None:
+    topics = embedders.Topics()
+    rows = [{**one, "vector": topics.one(one["text"])} for one in corpus.draw(40)]
+    corpus.write(
+        {"documents/a.jsonl.gz": lines(rows[:25]), "documents/b.jsonl.gz": lines(rows[25:])}
+    )
+    corpus.write({"answers.csv": corpus.answers(5)})
+    columns = {"embedding": "vector", "label": "label"}
+    alone = run(corpus.write_job(columns=columns, text={"kind": "embeddings"}))
+    assert alone.vocabulary["terms"] > 0  # words are counted for people
+    both = [{"kind": "words"}, {"kind": "embeddings"}]
+    report = run(corpus.write_job(columns=columns, text=both))
+    assert report.nmi == pytest.approx(1.0)
+    assert report.vocabulary["embeddings"]["width"] == embedders.WIDTH
+
+
+def test_documents_that_the_model_does_not_know_are_reported(corpus: JobCorpus) -> None:
+    documents = corpus.draw(30)
+    documents[4]["text"] = "people time know"
+    corpus.write({"documents/a.jsonl.gz": lines(documents), "answers.csv": corpus.answers(5)})
+    with (
+        pytest.warns(HmrfWarning, match=r"1 document without a token that .* knows"),
+        pytest.warns(HmrfWarning, match="1 document with words alone or a vector alone"),
+    ):
+        report = run(corpus.write_job(text=[{"kind": "words"}, vectors()]))
+    assert report.vocabulary["embeddings"]["without_token"] == 1
+    assert report.vocabulary["embeddings"]["of_one_kind"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("NotFinite", InvalidInputError, "must return finite numbers, got NaN or infinity"),
+        ("Narrow", InvalidInputError, r"must return vectors of float32, shape \(\d+, 8\), got"),
+        ("Moody", InvalidInputError, "must return the same vector for the same text"),
+        ("NoEmbedder", ConfigurationError, "must have identity, width, row_exact, load and embed"),
+        ("Unlisted", ConfigurationError, "must be listed in the environment variable HMRF_DASK"),
+    ],
+)
+def test_bad_embedders_are_refused_in_words(
+    corpus: JobCorpus, name: str, error: type[Exception], words: str
+) -> None:
+    job = corpus.write_all(20, 0, text=vectors(name))
+    with pytest.raises(error, match=words):
+        run(job)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("wordlama", "did you mean 'wordllama'"),
+        ("./no-such-folder", "must be a folder with a model of sentence-transformers"),
+        ("https://example.org/model", "nothing is fetched"),
+    ],
+)
+def test_models_that_are_none(corpus: JobCorpus, model: str, words: str) -> None:
+    job = corpus.write_all(20, 0, text={"kind": "embeddings", "model": model})
+    with pytest.raises(ConfigurationError, match=words):
+        run(job)
+
+
+def test_a_wheel_that_is_missing_says_which_extra(
+    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hmrf_dask.text.embedders.util.find_spec", lambda _: None)
+    job = corpus.write_all(20, 0, text={"kind": "embeddings", "model": "wordllama"})
+    with pytest.raises(ConfigurationError, match=r"pip install 'hmrf-dask\[wordllama\]'"):
+        run(job)
+
+
+def test_damaged_vectors_are_made_again(corpus: JobCorpus) -> None:
+    job = corpus.write_all(30, 5, text=vectors())
+    run(job)
+    stored = sorted((corpus.folder / "out").glob("vectors/*/log/*.parquet"))
+    data = bytearray(stored[0].read_bytes())
+    data[len(data) // 2] ^= 1
+    stored[0].write_bytes(data)
+    embedders.EMBEDDED.clear()
+    corpus.write(corpus.files(corpus.draw(3), first=9))
+    with pytest.warns(HmrfWarning, match="made again of the documents"):
+        report = run(corpus.write_job(text=[{"kind": "words"}, vectors()]))
+    assert report.nmi == pytest.approx(1.0)
+    assert len(set(embedders.EMBEDDED)) == 33
+
+
+def test_vectors_of_a_former_model_are_swept(corpus: JobCorpus) -> None:
+    first = corpus.write_all(24, 0, text=vectors(), keep=1)
+    run(first)
+    for name in ("OtherTopics", "OtherTopics", "OtherTopics"):
+        corpus.write(corpus.files(corpus.draw(2), first=len(corpus.documents)))
+        run(corpus.write_job(text=vectors(name), keep=1))
+    assert len(list((corpus.folder / "out/vectors").iterdir())) == 1
+    assert yaml.safe_load((corpus.folder / "job.yaml").read_text())["keep"] == 1

@@ -17,9 +17,6 @@ from hmrf_dask.answers.settling import Settling
 
 # What is believed of an annotator before any answer: as if two had been checked, 5 % wrong.
 BELIEVED_RIGHT, BELIEVED_WRONG = 1.9, 0.1
-# Where the search for a rate begins. Were it .05, few documents would settle at first; groups may
-# then begin with documents of the same group, and answers that are all right contradict each other.
-FIRST_RATE: Final = 0.005
 LEAST_RATE: Final = 1e-9
 MOST_RATE: Final = 0.45  # that answers show: none is turned round
 ROUNDS: Final = 8
@@ -52,11 +49,8 @@ def first_rate(trust: float | None) -> float:
 
 
 def first_rates(evidence: Evidence, trust: Mapping[str, float]) -> dict[str, float]:
-    """Return the rates of annotators that learning begins with: known ones, others low."""
-    return {
-        name: first_rate(trust[name]) if name in trust else FIRST_RATE
-        for name in sorted(evidence.n_answers)
-    }
+    """Return that of every annotator."""
+    return {name: first_rate(trust.get(name)) for name in sorted(evidence.n_answers)}
 
 
 def learned_rates(

@@ -66,6 +66,7 @@ RANGES: Final[dict[str, Range]] = {
     "ngram": Range(1, 10),
     "document_count": Range(1, 10**12),  # min_df, max_df as whole numbers
     "share": Range(0.0, 1.0),
+    "outliers": Range(0.0, 0.5),  # of rows: more than half of them are no exceptions
     # Of a pair. A document's costs and distances are integers below 2**61 together.
     "cost": Range(0.0, 1e12),
     "block_weight": Range(1e-6, 1e6),  # a kind that counts less is noise in float32

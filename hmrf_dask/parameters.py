@@ -118,8 +118,10 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             "How far a row is from a centroid.", objects="an object of your own class",
         ),
         Parameter(
-            "learn_weights", SWITCH, "auto", ("HMRFKMeans", "MPCKMeans"),
-            "Whether feature weights are learned; auto: where the distortion gains by it.",
+            "learn_weights", (*SWITCH, "full"), "auto", ("HMRFKMeans", "MPCKMeans"),
+            "Whether feature weights are learned; full: a full metric of dense rows, euclidean; "
+            "auto: where the distortion gains by it, and of dense rows what keeps most withheld "
+            "answers.",
         ),
         Parameter(
             "penalty", ("auto", "trust", "distance", "potts"), "auto", ("HMRFKMeans", "MPCKMeans"),
@@ -201,6 +203,13 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             "tol", RANGES["share"], 2e-5, METHODS,
             "A fit, and its refinement, ends where five iterations together lower J by less than "
             "this share of it; 0: only where nothing moves.",
+        ),
+        Parameter(
+            "outliers", RANGES["outliers"], None, METHODS,
+            "Which rows are marked as of no cluster after the fit, in outliers_ and as cluster -1 "
+            "in files; auto: those farther from every centroid than most of their cluster; a share "
+            "of all rows; None: none.",
+            objects="or None", names=(AUTO,),
         ),
         Parameter(
             "random_state", Range(0, 2**64 - 1), None, METHODS, "The seed.",

@@ -575,26 +575,3 @@ def normalized_mutual_information(first: Any, second: Any) -> float:
     if alone == 0.0:
         return 1.0
     return 2.0 * (alone - entropy(zip(left, right, strict=True))) / alone
-
-
-# ---- what clusters are about
-
-
-def telling_words(counts: Sequence[Sequence[int]], words: Sequence[str], n: int) -> list[list[str]]:
-    """Return the n words of each cluster with the highest p log(1 + A/f) log(1 + p/q)."""
-    sizes = [sum(row) for row in counts]
-    mean = sum(sizes) / max(1, sum(map(bool, sizes)))
-
-    def score(row: Sequence[int], m: int) -> float:
-        f, p = sum(other[m] for other in counts), row[m] / sum(row)
-        q = (f - row[m] + 1) / (sum(sizes) - sum(row) + 1)
-        return p * math.log(1 + mean / f) * math.log(1 + p / q)
-
-    ordered = [sorted((-score(row, m), m) for m in range(len(row)) if row[m]) for row in counts]
-    return [[words[m] for _, m in scores[:n]] for scores in ordered]
-
-
-def usual(lengths: Sequence[int]) -> tuple[int, int]:
-    """Return the lengths at the first and the third quartile."""
-    n, ordered = len(lengths), sorted(lengths)
-    return ordered[math.ceil(n / 4) - 1], ordered[math.ceil(3 * n / 4) - 1]

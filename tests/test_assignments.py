@@ -27,7 +27,7 @@ from hmrf_dask.jobs.words import DocumentWords
 from hmrf_dask.releases.lineage import first_lineage, trace
 from hmrf_dask.storage.sealed import DamagedFileError
 from hmrf_dask.text.files import Place
-from tests.naive import telling_words, usual
+from tests.naive_clusters import telling_words, usual
 from tests.support.fits import Case, text_case
 from tests.support.own_distortions import Hellinger
 from tests.support.stores import Place as Address
@@ -314,7 +314,7 @@ def test_overlap_is_the_count_of_shared_documents(
     case: Case, model: HMRFKMeans, tmp_path: Path, bucket: int, same_names: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(former, "_BUCKET", bucket)
+    monkeypatch.setattr(former, "BUCKET", bucket)
     assert case.ids is not None
     labels = np.asarray(model.labels_)
     older = Corpus.from_rows(case.X[:70], case.ids[:70], n_partitions=3)

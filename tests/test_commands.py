@@ -6,9 +6,10 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ WORK = {
     "init": "hmrf_dask.jobs.new_job.job_for",
     "classify": "hmrf_dask.jobs.released.classify_texts",
     "export": "hmrf_dask.jobs.export.export_groups",
+    "edit": "hmrf_dask.jobs.edit.rename_cluster",
     "diff": "hmrf_dask.jobs.changes.difference",
     "fit": "hmrf_dask.jobs.fit_files.fit_files",
     "predict": "hmrf_dask.jobs.fit_files.predict_files",
@@ -77,6 +79,7 @@ def _given(folder: Path, name: str) -> list[str]:
         "ask": [str(folder / "out"), "-n2"],
         "init": [str(folder / "documents")],
         "classify": [str(folder / "out"), "rocket to the moon"],
+        "edit": [str(folder / "out"), "--rename", "0", "Zero"],
         "diff": [str(folder / "out"), "1", "1"],
         "export": [str(folder / "out"), str(folder / "groups.csv")],
         "fit": [rows, "-k3", "--n-init=2", f"--run-dir={fitted}"],
@@ -108,6 +111,31 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 def test_every_command_is_here() -> None:
     assert WORK.keys() | {"completion", "answers", "label"} == hmrf.commands.keys()
+
+
+def leaves(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), [*leaves(hmrf, "hmrf-dask")], ids=lambda value: str(value)[10:30]
+)
+def test_help_has_two_examples_and_a_word_on_each_option(path: str, command: click.Command) -> None:
+    above = click.Context(hmrf, **hmrf.context_settings)
+    context = click.Context(command, parent=above, info_name=path)
+    shown = [line[2:] for line in (command.epilog or "").splitlines() if line.startswith("  ")]
+    assert len(shown) >= 2
+    for line in shown:
+        assert line.startswith(f"{path} ")
+        given = re.split(" (?:>>?|<) ", line.removeprefix(path))[0]
+        command.make_parser(context).parse_args(shlex.split(given))  # all options are there
+    for param in command.params:
+        assert isinstance(param, click.Argument) or param.help, param.name
+    assert all(len(line) <= 80 for line in command.get_help(context).splitlines())
 
 
 @all_commands

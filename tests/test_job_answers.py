@@ -330,7 +330,7 @@ def test_more_clusters_than_documents_stops_before_rows(
     def weighed(*_: Any) -> None:
         raise AssertionError("rows were made")
 
-    monkeypatch.setattr("hmrf_dask.jobs.steps.weigh_documents", weighed)
+    monkeypatch.setattr("hmrf_dask.jobs.prepare.weigh_documents", weighed)
     columns = None
     if text:
         columns = {"text": None, "embedding": "vector"}

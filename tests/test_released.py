@@ -95,6 +95,27 @@ def test_names_are_those_that_people_gave(tmp_path: Path) -> None:
     assert model.classify([corpus.documents[0]["text"]])["name"].tolist() == [hostile]
 
 
+def test_a_cluster_is_renamed_and_keeps_its_name(tmp_path: Path) -> None:
+    corpus = JobCorpus(tmp_path)
+    output = run(corpus.write_all(45, 5)).output
+    words = load_release(output).names[1]
+    shown = command("edit", output, "--rename", "1", "  The  faith ")
+    assert shown.exit_code == 0, shown.output
+    corpus.write(corpus.files(corpus.draw(15), first=50))
+    run(tmp_path / "job.yaml")
+    assert load_release(output).names[1] == "The faith"
+    command("edit", output, "--rename", "1", "Belief")
+    assert load_release(output).names[1] == "Belief"
+    command("edit", output, "--undo", "1")
+    assert load_release(output).names[1] == "The faith"
+    command("edit", output, "--undo", "1")
+    assert load_release(output, 1).names[1] == words
+    assert command("edit", output, "--undo", "1").exit_code == 65
+    assert command("edit", output).exit_code == 2
+    assert command("edit", output, "--rename", "9", "x").exit_code == 65
+    assert command("edit", output, "--rename", "1", "\ud800").exit_code == 65
+
+
 @pytest.mark.parametrize(
     ("texts", "said"),
     [

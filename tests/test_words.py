@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrf_dask.jobs.words import telling_words, usual_classes
-from tests import naive
+from tests import naive_clusters
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
 
@@ -25,7 +25,7 @@ COUNTS = st.lists(st.lists(st.integers(0, 6), min_size=5, max_size=5), min_size=
 @given(COUNTS, st.integers(1, 6))
 def test_words_are_those_of_plain_loops(counts: list[list[int]], n_words: int) -> None:
     found = telling_words(sp.csr_array(np.array(counts)), pa.array(NAMES), n_words)
-    assert found == naive.telling_words(counts, NAMES, n_words)
+    assert found == naive_clusters.telling_words(counts, NAMES, n_words)
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=40))
@@ -34,7 +34,7 @@ def test_usual_classes_hold_half_of_the_documents_at_least(sizes: list[int]) -> 
     assert 2 * np.array(sizes)[usual].sum() >= sum(sizes)
     each = [number for number, size in enumerate(sizes) for _ in range(size)]
     if each:
-        first, last = naive.usual(each)
+        first, last = naive_clusters.usual(each)
         assert np.flatnonzero(usual).tolist() == list(range(first, last + 1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hmrf_dask.cli.group import HmrfCommand, Place, how_to_print, print_result
+from hmrf_dask.cli.group import HmrfCommand, Place, examples, how_to_print, print_result
 
 journal_option = click.option(
     "--journal",
@@ -22,7 +22,15 @@ def answers() -> None:
     """
 
 
-@answers.command("export", cls=HmrfCommand, short_help="Write the answers that stand to a file.")
+@answers.command(
+    "export",
+    cls=HmrfCommand,
+    short_help="Write the answers that stand to a file.",
+    epilog=examples(
+        "hmrf-dask answers export tickets-clusters/out answers.csv",
+        "hmrf-dask answers export tickets-clusters/out tasks.json",
+    ),
+)
 @click.argument("output", type=Place())
 @click.argument("file", type=Place())
 @journal_option
@@ -38,7 +46,15 @@ def export_command(output: str, file: str, journal: str | None, as_json: bool, q
     print_result(export_answers(output, file, journal=journal), as_json=as_json, quiet=quiet)
 
 
-@answers.command("import", cls=HmrfCommand, short_help="Add the answers in a file to the journal.")
+@answers.command(
+    "import",
+    cls=HmrfCommand,
+    short_help="Add the answers in a file to the journal.",
+    epilog=examples(
+        "hmrf-dask answers import tickets-clusters/out answers.csv",
+        "hmrf-dask answers import tickets-clusters/out labelled.json",
+    ),
+)
 @click.argument("output", type=Place())
 @click.argument("file", type=Place())
 @journal_option

@@ -14,6 +14,7 @@ from hmrf_dask.cli.group import (
     Place,
     Whole,
     connected_to,
+    examples,
     how_to_print,
     one_line,
     print_result,
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
 KINDS = {"pairs": "pair", "choices": "choice"}
 
 
-@click.command(cls=HmrfCommand, short_help="Print the next questions to a person.")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Print the next questions to a person.",
+    epilog=examples(
+        "hmrf-dask ask tickets-clusters/out -i",
+        "hmrf-dask ask tickets-clusters/out -n 50 --csv > questions.csv",
+    ),
+)
 @click.argument("output", type=Place())
 @click.option(
     "-n", "n", type=Whole(RANGES["batch"]), default=25, show_default=True, help="How many."

@@ -25,6 +25,7 @@ from hmrf_dask.cli.group import (
     PlaceOfFile,
     Whole,
     connected_to,
+    examples,
     how_to_print,
     leave,
     one_line,
@@ -35,7 +36,7 @@ from hmrf_dask.cli.group import (
 from hmrf_dask.cli.init_command import init
 from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
-from hmrf_dask.cli.release_commands import classify, diff, export
+from hmrf_dask.cli.release_commands import classify, diff, edit, export
 from hmrf_dask.cli.report_command import report
 from hmrf_dask.cli.run_command import run
 from hmrf_dask.limits import RANGES
@@ -43,7 +44,14 @@ from hmrf_dask.limits import RANGES
 SUGGESTED = Whole(RANGES["suggested"])
 
 
-@click.command(cls=HmrfCommand, short_help="Check what a job or a manifest names.")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Check what a job or a manifest names.",
+    epilog=examples(
+        "hmrf-dask check job.yaml",
+        "hmrf-dask check manifest.yaml --all",
+    ),
+)
 @click.argument("file", metavar="JOB|MANIFEST", type=Place())
 @click.option("--all", "everything", is_flag=True, help="Read every document, not a sample.")
 @how_to_print
@@ -74,7 +82,15 @@ def check(
     context.exit(findings.exit_code)
 
 
-@click.command("suggest-k", cls=HmrfCommand, short_help="Suggest how many clusters a job needs.")
+@click.command(
+    "suggest-k",
+    cls=HmrfCommand,
+    short_help="Suggest how many clusters a job needs.",
+    epilog=examples(
+        "hmrf-dask suggest-k job.yaml",
+        "hmrf-dask suggest-k job.yaml --least 5 --most 50 --json",
+    ),
+)
 @click.argument("job_file", metavar="JOB", type=Place())
 @click.option("--least", type=SUGGESTED, default=2, show_default=True, help="K to begin with.")
 @click.option("--most", type=SUGGESTED, default=100, show_default=True, help="K to end with.")
@@ -115,7 +131,14 @@ def suggest_k(
     print_result(result, as_json=as_json, quiet=quiet)
 
 
-@click.command(cls=HmrfCommand, short_help="Describe an output: releases, how far a run is.")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Describe an output: releases, how far a run is.",
+    epilog=examples(
+        "hmrf-dask inspect tickets-clusters/out",
+        "hmrf-dask inspect tickets-clusters/out --watch",
+    ),
+)
 @click.argument("place", metavar="OUTPUT_OR_RUN", type=Place())
 @click.option("--verify", is_flag=True, help="Hash every file of the release, not only small ones.")
 @click.option("--watch", is_flag=True, help="Repeat every two seconds until the run ends.")
@@ -141,7 +164,14 @@ def inspect(place: str, verify: bool, watch: bool, as_json: bool, quiet: bool) -
         time.sleep(2)
 
 
-@click.command(cls=HmrfCommand, short_help="Give new rows the clusters of a model.")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Give new rows the clusters of a model.",
+    epilog=examples(
+        "hmrf-dask predict runs/first more.npz --out more",
+        "hmrf-dask predict model more.npy --out s3://bucket/more --threads 4",
+    ),
+)
 @click.argument("model", type=Place())
 @click.argument("rows", type=Place())
 @click.option("--out", type=Place(), required=True, help="Folder or URL for assignments/*.parquet.")
@@ -163,7 +193,14 @@ def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where
     print_result(result, as_json=as_json, quiet=quiet)
 
 
-@click.command(cls=HmrfCommand, short_help="Compare assignments with known classes.")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Compare assignments with known classes.",
+    epilog=examples(
+        "hmrf-dask evaluate tickets-clusters/out truth.csv",
+        "hmrf-dask evaluate runs/first truth.csv --pairs pairs.csv",
+    ),
+)
 @click.argument("assignments", type=Place())
 @click.argument("truth", type=Place())
 @click.option("--id-column", help="Of the known classes.  [default: doc_id, or else id]")
@@ -197,7 +234,14 @@ def evaluate(
     print_result(result, as_json=as_json, quiet=quiet)
 
 
-@click.command(cls=HmrfCommand, short_help="Cluster docstrings that are installed.")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Cluster docstrings that are installed.",
+    epilog=examples(
+        "hmrf-dask demo --resume",
+        "hmrf-dask demo --folder try --threads 2",
+    ),
+)
 @click.option(
     "--folder",
     type=Place(),
@@ -222,17 +266,17 @@ def demo(folder: str, fresh: bool, as_json: bool, quiet: bool, **where: Any) -> 
     print_result(result, as_json=as_json, quiet=quiet)
 
 
-@click.command(cls=HmrfCommand)
+@click.command(
+    cls=HmrfCommand,
+    epilog=examples(
+        "hmrf-dask completion bash >> ~/.bashrc",
+        "hmrf-dask completion fish > ~/.config/fish/completions/hmrf-dask.fish",
+    ),
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a SHELL.
-
-    \b
-    bash:  hmrf-dask completion bash >> ~/.bashrc
-    zsh:   hmrf-dask completion zsh >> ~/.zshrc
-    fish:  hmrf-dask completion fish > ~/.config/fish/completions/hmrf-dask.fish
-    """
+    """Print the completion script of a SHELL, which then completes commands by the Tab key."""
     kind = get_completion_class(shell)
     assert kind is not None
     group = ctx.find_root().command
@@ -254,8 +298,8 @@ def hmrf() -> None:
 
 
 for command in (
-    init, check, run, report, label, classify, export, diff, inspect, ask, answers, suggest_k, fit,
-    predict, evaluate, demo, completion,
+    init, check, run, report, label, classify, export, diff, edit, inspect, ask, answers, suggest_k,
+    fit, predict, evaluate, demo, completion,
 ):  # fmt: skip
     hmrf.add_command(command)
 

@@ -13,6 +13,7 @@ from hmrf_dask.cli.group import (
     Place,
     Whole,
     connected_to,
+    examples,
     how_to_print,
     print_result,
     where_to_run,
@@ -23,6 +24,7 @@ from hmrf_dask.limits import Range, problem_of_cost
 from hmrf_dask.parameters import FLAG, PARAMETERS, REQUIRED, SWITCH, Parameter, taken_by
 
 ON_OFF: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+ON_OR_OFF = {value: name for name, value in ON_OFF.items()}
 SHORT = {"n_clusters": ("-k",)}
 
 
@@ -52,15 +54,23 @@ def _kind_of(parameter: Parameter) -> click.ParamType[Any] | None:
     if parameter.is_cost:
         return Number(problem_of_cost)
     if isinstance(values, Range):
-        return Whole(values, parameter.names) if values.whole else Number(values.problem)
+        names = parameter.names
+        return Whole(values, names) if values.whole else Number(values.problem, names)
     if parameter.name == "init":
         return Place()
     if values == FLAG:
         return None
-    return click.Choice([*ON_OFF] if values == SWITCH else [str(value) for value in values])
+    return click.Choice([ON_OR_OFF.get(value, str(value)) for value in values])
 
 
-@click.command(cls=HmrfCommand, short_help="Cluster rows (.npz, .npy, Parquet blocks).")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Cluster rows (.npz, .npy, Parquet blocks).",
+    epilog=examples(
+        "hmrf-dask fit rows.npz -k 12 --run-dir runs/first",
+        "hmrf-dask fit rows.npz -k 12 --pairs pairs.csv --run-dir runs/second --fresh",
+    ),
+)
 @click.argument("rows", type=Place())
 @click.option(
     "--pairs",
@@ -96,8 +106,8 @@ def fit(
     refuse_memory(run_dir, "--run-dir")
     where = {name: parameters.pop(name) for name in [*parameters] if name not in PARAMETERS}
     for name in parameters:
-        if PARAMETERS[name].values == SWITCH:
-            parameters[name] = ON_OFF[parameters[name]]
+        if PARAMETERS[name].values[: len(SWITCH)] == SWITCH:
+            parameters[name] = ON_OFF.get(parameters[name], parameters[name])
     with shown_progress(quiet=quiet) as tell, connected_to(where):
         result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell, **parameters)
     print_result(result, as_json=as_json, quiet=quiet)

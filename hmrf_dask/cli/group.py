@@ -331,7 +331,7 @@ class Whole(click.IntRange):
 
 
 class Number(click.ParamType[float]):
-    """A number with which nothing is wrong, as `problem_of` it says.
+    """A number with which nothing is wrong, as `problem_of` it says, or one of some names.
 
     Examples
     --------
@@ -341,17 +341,18 @@ class Number(click.ParamType[float]):
 
     name = "number"
 
-    def __init__(self, problem_of: Callable[[float], str]) -> None:
-        self.problem_of = problem_of
+    def __init__(self, problem_of: Callable[[float], str], names: tuple[str, ...] = ()) -> None:
+        self.problem_of, self.names = problem_of, names
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the number."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or a name as it is."""
+        if value in self.names:
+            return value
         try:
             number = float(value)
         except ValueError:
-            self.fail(f"must be a number, got {shortened(value)}", param, ctx)
+            words = " or ".join(["a number", *self.names])
+            self.fail(f"must be {words}, got {shortened(value)}", param, ctx)
         if problem := self.problem_of(number):
             self.fail(f"{problem}, got {shortened(value)}", param, ctx)
         return number

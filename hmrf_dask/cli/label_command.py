@@ -5,11 +5,18 @@ from __future__ import annotations
 import click
 
 from hmrf_dask.cli.answers_command import journal_option
-from hmrf_dask.cli.group import EndedBySignal, HmrfCommand, Place, Whole, one_line
+from hmrf_dask.cli.group import EndedBySignal, HmrfCommand, Place, Whole, examples, one_line
 from hmrf_dask.limits import RANGES
 
 
-@click.command(cls=HmrfCommand, short_help="Answer questions about an output in a browser.")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Answer questions about an output in a browser.",
+    epilog=examples(
+        "hmrf-dask label tickets-clusters/out",
+        "hmrf-dask label texts --people 3 --port 8000",
+    ),
+)
 @click.argument("output", type=Place())
 @click.option("-n", "questions", type=Whole(RANGES["batch"]), default=25, show_default=True,
               help="Questions of a round, where the release has none.")  # fmt: skip

@@ -16,7 +16,9 @@ from hmrf_dask.cli.group import (
     how_to_print,
     print_result,
 )
-from hmrf_dask.limits import RANGES
+from hmrf_dask.limits import LARGEST_INT32, RANGES, Range
+
+CLUSTERS = Range(0, LARGEST_INT32)  # their ids
 
 
 def release_option(help_text: str = "An earlier release that is kept.") -> Callable[[Any], Any]:
@@ -103,6 +105,41 @@ def diff(
     from hmrf_dask.jobs.changes import difference
 
     result = difference(output, before, after, most=most)
+    print_result(result, as_json=as_json, quiet=quiet)
+
+
+@click.command(
+    cls=HmrfCommand,
+    short_help="Give a cluster a name.",
+    epilog=examples(
+        'hmrf-dask edit tickets-clusters/out --rename 3 "Billing"',
+        "hmrf-dask edit tickets-clusters/out --undo 3",
+    ),
+)
+@click.argument("output", type=Place())
+@click.option(
+    "--rename",
+    type=(Whole(CLUSTERS), str),
+    metavar="CLUSTER NAME",
+    help="What to call a cluster.",
+)
+@click.option("--undo", type=Whole(CLUSTERS), metavar="CLUSTER", help="Take back its last name.")
+@how_to_print
+def edit(
+    output: str, rename: tuple[int, str] | None, undo: int | None, as_json: bool, quiet: bool
+) -> None:
+    """Give a cluster of an OUTPUT a name, which it keeps from run to run.
+
+    The name is saved in the journal of the output, as answers are: no run is needed, and none takes
+    it away. `classify`, `export`, `diff` and `load_release` use it.
+    """
+    from hmrf_dask.jobs.edit import rename_cluster, undo_name
+
+    if (rename is None) == (undo is None):
+        raise click.UsageError("give one of --rename CLUSTER NAME and --undo CLUSTER")
+    if rename is not None and not rename[1].strip():
+        raise click.UsageError("the name of --rename must not be empty; --undo takes a name back")
+    result = rename_cluster(output, *rename) if rename else undo_name(output, undo or 0)
     print_result(result, as_json=as_json, quiet=quiet)
 
 

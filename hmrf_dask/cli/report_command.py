@@ -13,6 +13,7 @@ from hmrf_dask.cli.group import (
     Place,
     Whole,
     connected_to,
+    examples,
     how_to_print,
     print_result,
     where_to_run,
@@ -21,7 +22,14 @@ from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.limits import RANGES
 
 
-@click.command(cls=HmrfCommand, short_help="Write the report of an output, and open it.")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Write the report of an output, and open it.",
+    epilog=examples(
+        "hmrf-dask report tickets-clusters/out --open",
+        "hmrf-dask report tickets-clusters/out --release 7 --compare 3 --folder .",
+    ),
+)
 @click.argument("output", type=Place())
 @click.option("--release", type=Whole(RANGES["release"]), metavar="N",
               help="The release it is about.  [default: the last]")  # fmt: skip
@@ -41,15 +49,11 @@ def report(
     quiet: bool,
     **where: Any,
 ) -> None:
-    r"""Write report.html and report.json of an OUTPUT: what its clusters are, and how good.
+    """Write report.html and report.json of an OUTPUT: what its clusters are, and how good.
 
     OUTPUT is that of a job, or the run directory of a fit. Every run writes its report by itself;
     this makes it again, for another release, or compared with an older one. It is one file that
     needs nothing else: open it in a browser, or send it. It shows texts of documents.
-
-    \b
-    hmrf-dask report out --open
-    hmrf-dask report out --release 7 --compare 3 --folder .
     """
     if opened and "://" in (folder or output):
         raise click.UsageError("--open needs a report on this machine; give --folder FOLDER, too")

@@ -11,6 +11,7 @@ from hmrf_dask.cli.group import (
     Place,
     Whole,
     connected_to,
+    examples,
     how_to_print,
     print_result,
     scheduler_option,
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.job_file import Job
 
 
-@click.command(cls=HmrfCommand, short_help="Do what a job file says: documents to clusters.")
+@click.command(
+    cls=HmrfCommand,
+    short_help="Do what a job file says: documents to clusters.",
+    epilog=examples(
+        "hmrf-dask run job.yaml",
+        "hmrf-dask run job.yaml --predict --output s3://bucket/clusters",
+    ),
+)
 @click.argument("job_file", metavar="JOB", type=Place())
 @click.option("--output", type=Place(), help="Write there, not where the job file says.")
 @click.option("--predict", is_flag=True, help="Only give new documents clusters of the last model.")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.changes import Difference
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
+    from hmrf_dask.jobs.edit import Renamed
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.export import Exported
@@ -144,6 +145,8 @@ def _fit(result: FitResult) -> Iterator[str]:
     documents, clusters = counted(result.n_documents, "document"), len(result.sizes)
     yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, sizes:"
     yield _wrapped(" ".join(map(str, result.sizes)))
+    if result.n_outliers:
+        yield f"{counted(result.n_outliers, 'document')} of no cluster (-1)"
     yield _violations(result.violations, result.n_pairs)
     if result.suspect_answers:
         suspects = counted(len(result.suspect_answers), "answer")
@@ -288,6 +291,8 @@ def _report(report: Report) -> Iterator[str]:
 def _reported(report: Report) -> Iterator[str]:
     documents, quarantined = report.documents, report.documents["quarantined"]
     line = f"{_since(documents, 'document')}; {documents['vectorised']:,} vectorised"
+    if "outliers" in documents:
+        line += f"; {documents['outliers']:,} of no cluster"
     yield f"{line}, {counted(quarantined, 'record')} quarantined" if quarantined else line
     yield _since(report.files, "file")
     if report.parent is not None and (report.mode != "predict" or documents["changed"]):
@@ -535,10 +540,16 @@ def _difference(difference: Difference) -> Iterator[str]:
     if difference.moved:
         yield _bold("some of them")
     for row in difference.moved:
-        why = f"  because it is {', '.join(row['answers'])}" if row["answers"] else ""
-        yield f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}{one_line(why)}"
+        why = f"because it is {', '.join(row['answers'])}" if row["answers"] else ""
+        moved = f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}  {one_line(why)}"
+        yield moved.rstrip()
         if row["text"]:
             yield _cut_to_terminal(f"    {one_line(row['text'])}")
+
+
+def _renamed(renamed: Renamed) -> Iterator[str]:
+    yield f"cluster {renamed.cluster} is called {_bold(one_line(renamed.name))}"
+    yield f"before: {one_line(renamed.before)}"
 
 
 def _exported(exported: Exported) -> Iterator[str]:
@@ -561,6 +572,7 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "FitResult": _fit,
     "Prediction": _prediction,
     "NewJob": _new_job,
+    "Renamed": _renamed,
     "Report": _report,
     "Suggestion": _suggestion,
     "Written": _written,

@@ -23,6 +23,8 @@ from hmrf_dask.kernels.sums import Accumulator, Sums
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
+LEAST_DISTANCE = 2.0**-60  # below it rows are as near as can be
+
 
 @dataclass(frozen=True)
 class Extent:
@@ -179,6 +181,16 @@ class Distortion(ABC):
     def least_distances(self, terms: Any) -> FloatArray | float:
         """Return the distance of each row to a centroid of its own: no other can be nearer."""
         return 0.0
+
+    def remoteness(
+        self, block: RowBlock, terms: Any, distances: FloatArray, labels: LabelArray
+    ) -> FloatArray:
+        """Return how far each row is, as a logarithm: the larger, the more it is an outlier.
+
+        `distances` are those to all centroids; here that to the own one counts.
+        """
+        own = distances[np.arange(block.n_rows), labels] - self.least_distances(terms)
+        return np.asarray(np.log(np.maximum(own, LEAST_DISTANCE)), np.float64)
 
     @abstractmethod
     def distances(self, block: RowBlock, terms: Any, table: Any) -> FloatArray:

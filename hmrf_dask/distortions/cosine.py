@@ -11,11 +11,14 @@ from hmrf_dask.distortions.base import Remade, TableDistortion
 from hmrf_dask.kernels import distances, exact, hamerly, means, pairs
 from hmrf_dask.kernels.compiled import Terms
 from hmrf_dask.kernels.distances import Table
+from hmrf_dask.kernels.distances import moments as moments_of
 from hmrf_dask.rows.block import RowBlock
-from hmrf_dask.types import FloatArray, IntArray
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 ROUNDED = 2.0**-30  # more than was rounded off
 UNIT_NORM = np.full(1, 1.0 + ROUNDED)
+LEAST_CLOSENESS = 2.0**-20  # a row that has less in common with centroids has nothing
+BREADTH = 0.7  # the power by which similarities of texts grow with their breadth
 
 
 class _Same:
@@ -112,6 +115,24 @@ class Cosine(TableDistortion):
         [0.0, 1.0]
         """
         return np.where(terms.factor > 0, 0.0, 1.0)
+
+    def remoteness(
+        self, block: RowBlock, terms: Terms, distances: FloatArray, labels: LabelArray
+    ) -> FloatArray:
+        """Return −log of how similar a row is to all centroids, for one with so many entries.
+
+        Of texts that is the mean over centroids: a foreign text has little in common with any of
+        them, a text between two clusters with both. It is divided by a power of the row's breadth
+        Σ|x| / ‖x‖, since a long text is more similar to everything. Rows with signs have neither.
+        """
+        if self.corpus.signed:
+            return super().remoteness(block, terms, distances, labels)
+        moments = moments_of(block.arrays, np.ones(block.n_features))
+        breadth = moments[3] / np.maximum(np.sqrt(moments[2]), LEAST_CLOSENESS)
+        closeness = np.maximum(1.0 - distances.mean(axis=1), LEAST_CLOSENESS)
+        return np.asarray(
+            BREADTH * np.log(np.maximum(breadth, 1.0)) - np.log(closeness), np.float64
+        )
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘μ/‖μ‖_A."""

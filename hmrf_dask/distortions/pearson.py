@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.distortions.cosine import ROUNDED, Cosine, metric_of
 from hmrf_dask.kernels import distances, means
 from hmrf_dask.kernels.compiled import Terms
@@ -41,6 +42,8 @@ class Pearson(Cosine):
     name = "pearson"
     narrows = False  # the mean is over all features
     scaled_rows = False
+
+    remoteness = TableDistortion.remoteness  # centred rows have signs
 
     def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return the largest part of a summand before its mean is taken off."""

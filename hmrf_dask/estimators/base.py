@@ -43,6 +43,7 @@ from hmrf_dask.estimators.inputs import (
 )
 from hmrf_dask.estimators.prediction import (
     Predictor,
+    outlier_rows,
     predict_rows,
     score_rows,
     transform_rows,
@@ -51,6 +52,7 @@ from hmrf_dask.estimators.prediction import (
 from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
+from hmrf_dask.fit.metric import metric_of, under_metric, vectors_before
 from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.suggestion import Asked, SoFar, Span, suggest, warn_of_doubt
 from hmrf_dask.parameters import PARAMETERS
@@ -157,6 +159,9 @@ class HMRFEstimator(
         if last is not None:
             last = given_centroids(last, distortion, n_clusters, corpus.n_features)
         asked = FitInput(corpus, constraints, settings, distortion, first, seeds=seeds, last=last)
+        self._factor = None
+        if settings.metric:
+            asked, self._factor = under_metric(asked)
         fitted = fit_corpus(asked, run_dir=run_dir, progress=self._progress)
         self._take(fitted)
         self.choice_of_k_ = choice
@@ -206,12 +211,12 @@ class HMRFEstimator(
     def _take(self, fitted: Fitted) -> None:
         """Set the fitted attributes."""
         state, model = fitted.state, fitted.state.model
-        centers = model.centroids
+        self._centroids = centers = model.centroids
         # A fit that never made new centroids ends with those of the user, which stay theirs.
         own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
         self.n_clusters_ = len(centers)
         self.cluster_centers_ = centers if own else centers.copy()
-        self.feature_weights_ = model.weights
+        self._take_metric(model.weights)
         self.objective_ = state.energy.value
         self.objective_terms_ = state.energy.terms()
         self.objective_history_ = np.asarray(fitted.objective_history())
@@ -227,6 +232,14 @@ class HMRFEstimator(
         self._n_features_out = len(model.centroids)
         self._distortion = model.distortion
 
+    def _take_metric(self, weights: FloatArray) -> None:
+        """Set what the metric is, and the centroids in the space of the rows."""
+        self.feature_weights_: FloatArray | None = weights
+        self.metric_: FloatArray | None = None
+        if self._factor is not None:
+            self.feature_weights_, self.metric_ = None, metric_of(self._factor)
+            self.cluster_centers_ = vectors_before(self._centroids, self._factor)
+
     def _take_labels(self, fitted: Fitted, *, lazy: bool, scratch: bool) -> None:
         """Set `labels_`; a scratch run stays as long as lazy labels, here or elsewhere, read it."""
         run = fitted.run
@@ -236,14 +249,21 @@ class HMRFEstimator(
         self._run = run if scratch and lazy else None
         counts = tuple(part.n_rows for part in fitted.problem.free)
         self.labels_ = whole(fitted.labels(), counts, (), np.dtype(np.int32), lazy)
+        self._limits, marked = fitted.outliers()
+        self.outliers_ = None
+        if marked is not None:
+            self.outliers_ = whole(marked, counts, (), np.dtype(np.bool_), lazy)
         if scratch and not lazy:
             run.remove()
 
     def predictor(self) -> Predictor:
         """Return the fitted model as far as new rows need it, for `estimators.prediction`."""
         check_is_fitted(self)
-        metric = (self.feature_weights_, self.smoothing_)
-        return Predictor(self._distortion, self.cluster_centers_, *metric)
+        weights, centroids = self.feature_weights_, self.cluster_centers_
+        if weights is None:
+            weights, centroids = np.ones(centroids.shape[1]), self._centroids
+        rest = (self.smoothing_, self._limits, self._factor)
+        return Predictor(self._distortion, centroids, weights, *rest)
 
     def predict(self, X: Any) -> Any:
         """Return the nearest cluster of each row under the learned metric: int32 of `cluster_ids_`.
@@ -261,6 +281,23 @@ class HMRFEstimator(
         """
         predictor, corpus = self.predictor(), self._corpus(X, fitting=False)
         return predict_rows(predictor, corpus, self.cluster_ids_, lazy=is_lazy(X))
+
+    def is_outlier(self, X: Any) -> Any:
+        """Return which rows are of no cluster, as `outliers` has it: bool, shape (n_samples,).
+
+        Pairs play no part, so a row that was fitted with some may be one here alone. Without
+        `outliers` none is. A dask array, not computed yet, for a dask array, a Corpus or a path.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from hmrf_dask import KMeans
+        >>> rows = np.array([[1.0], [1.1], [1.2], [5.0], [5.1], [5.2], [9.9]])
+        >>> model = KMeans(2, distortion="euclidean", outliers=0.2, random_state=0).fit(rows)
+        >>> model.is_outlier([[1.1], [40.0]]).tolist()
+        [False, True]
+        """
+        return outlier_rows(self.predictor(), self._corpus(X, fitting=False), lazy=is_lazy(X))
 
     def transform(self, X: Any) -> Any:
         """Return the distances of rows to clusters, shape (n_samples, n_clusters).
@@ -296,8 +333,8 @@ class HMRFEstimator(
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
 
-        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_` and
-        `suspect_answers_` are not part of it: they belong to rows and pairs.
+        The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_`,
+        `outliers_` and `suspect_answers_` are not part of it: they belong to rows and pairs.
 
         Examples
         --------
@@ -344,9 +381,11 @@ class HMRFEstimator(
     def _restore(self, saved: SavedModel) -> Self:
         """Take the fitted attributes of a saved model."""
         predictor = saved.predictor
-        self.cluster_centers_ = predictor.centroids
-        self.feature_weights_ = predictor.weights
+        self.cluster_centers_ = self._centroids = predictor.centroids
+        self._factor = predictor.factor
+        self._take_metric(predictor.weights)
         self.smoothing_ = predictor.smoothing
+        self._limits = predictor.limits
         self.n_features_in_ = predictor.centroids.shape[1]
         self.n_clusters_ = len(predictor.centroids)
         self.cluster_ids_ = np.asarray(saved.cluster_ids, np.int32)
@@ -366,6 +405,7 @@ class HMRFEstimator(
         state = dict(super().__getstate__())
         if state.pop("_run", None) is not None:
             state.pop("labels_", None)
+            state.pop("outliers_", None)
         return state
 
     def __sklearn_tags__(self) -> Any:

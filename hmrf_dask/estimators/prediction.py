@@ -15,9 +15,14 @@ from hmrf_dask.fit.preparation import TaskMemory, check_memory, reading_task, ta
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.kernels.distances import UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_value
+from hmrf_dask.kernels.sketches import Basis
 from hmrf_dask.rows.block import RowBlock, check_finite
+from hmrf_dask.tasks.metric import in_metric
+from hmrf_dask.tasks.outliers import Metric, beyond_limits
 from hmrf_dask.tasks.partitions import add_limbs
-from hmrf_dask.types import FloatArray, IntArray, LabelArray
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
+
+OUTLIER = -1  # the cluster of outliers in files
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,12 @@ class Predictor:
     centroids: FloatArray
     weights: FloatArray
     smoothing: float
+    limits: IntArray | None = None  # beyond which rows are outliers; None: none are
+    factor: FloatArray | None = None  # F of a full metric: rows are x·F, as centroids are here
+
+    def rows(self, block: RowBlock) -> RowBlock:
+        """Return rows in the space that centroids are in: of a full metric x·F."""
+        return block if self.factor is None else in_metric(block, Basis(self.factor))
 
     def terms(self, block: RowBlock) -> Any:
         """Return what distances need of the rows, or raise what is wrong with them."""
@@ -59,6 +70,40 @@ def labels_of(block: RowBlock, predictor: Predictor, table: Any) -> LabelArray:
 def _nearest(block: RowBlock, predictor: Predictor, terms: Any, table: Any) -> LabelArray:
     undecided = np.full(block.n_rows, UNDECIDED, np.int32)
     return predictor.distortion.nearest(block, terms, table, undecided)[0]
+
+
+def outliers_of(block: RowBlock, predictor: Predictor, table: Any) -> BoolArray:
+    """Return which rows are farther from every centroid than the limit of the nearest.
+
+    Examples
+    --------
+    >>> from hmrf_dask.distortions import make_distortion
+    >>> from hmrf_dask.rows.block import RowBlock
+    >>> predictor = Predictor(make_distortion("cosine"), np.eye(2), np.ones(2), smoothing=0.0)
+    >>> block = RowBlock.from_array(np.array([[0.1, 0.9], [5.0, 1.0]]))
+    >>> outliers_of(block, predictor, table_of(predictor)).tolist()
+    [False, False]
+    """
+    if predictor.limits is None:
+        return np.zeros(block.n_rows, np.bool_)
+    metric = Metric(predictor.distortion, predictor.weights, len(predictor.centroids))
+    labels = labels_of(block, predictor, table)
+    return beyond_limits(block, metric, table, labels, predictor.limits)
+
+
+def marked_labels_of(block: RowBlock, predictor: Predictor, table: Any) -> LabelArray:
+    """Return the nearest cluster of each row, and -1 of outliers.
+
+    Examples
+    --------
+    >>> from hmrf_dask.distortions import make_distortion
+    >>> from hmrf_dask.rows.block import RowBlock
+    >>> predictor = Predictor(make_distortion("cosine"), np.eye(2), np.ones(2), smoothing=0.0)
+    >>> marked_labels_of(RowBlock.from_array(np.eye(2)), predictor, table_of(predictor)).tolist()
+    [0, 1]
+    """
+    outliers = outliers_of(block, predictor, table)
+    return np.where(outliers, np.int32(OUTLIER), labels_of(block, predictor, table))
 
 
 def distances_of(block: RowBlock, predictor: Predictor, table: Any) -> FloatArray:
@@ -101,14 +146,20 @@ def predict_rows(predictor: Predictor, corpus: Corpus, ids: LabelArray, *, lazy:
 
 
 def nearest_rows(predictor: Predictor, corpus: Corpus) -> Any:
-    """Return the positions of the nearest clusters: a dask array that is computed once."""
-    parts = lazy_labels(DaskFlow(), predictor, corpus)
+    """Return the positions of the nearest clusters, -1 of outliers: computed once, a dask array."""
+    parts = over_partitions(DaskFlow(), marked_labels_of, predictor, corpus)
     return whole(parts, corpus.row_counts, (), np.dtype(np.int32), lazy=True).persist()
 
 
 def lazy_labels(flow: DaskFlow, predictor: Predictor, corpus: Corpus) -> list[Lazy]:
     """Return the labels of each partition, positions of clusters, not computed yet."""
     return over_partitions(flow, labels_of, predictor, corpus)
+
+
+def outlier_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
+    """Return which rows are outliers: bool, shape (n_rows,)."""
+    parts = over_partitions(DaskFlow(), outliers_of, predictor, corpus)
+    return whole(parts, corpus.row_counts, (), np.dtype(np.bool_), lazy)
 
 
 def transform_rows(predictor: Predictor, corpus: Corpus, *, lazy: bool) -> Any:
@@ -143,9 +194,13 @@ def over_partitions(
     check_memory([table_task(*predictor.centroids.shape), reading_task(corpus.sources)])
     shared = flow.share(predictor)
     table = flow.lazy(table_of, shared)
+    blocks = list(corpus.blocks)
+    if predictor.factor is not None:
+        basis = flow.share(Basis(predictor.factor))
+        blocks = [flow.lazy(in_metric, block, basis) for block in blocks]
     return [
         flow.lazy(function, block, shared, table, *more)
-        for block, *more in zip(corpus.blocks, *known, strict=True)
+        for block, *more in zip(blocks, *known, strict=True)
     ]
 
 

@@ -30,6 +30,7 @@ from hmrf_dask.fit.answers import SuspectAnswer, find_suspects
 from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, Progress, resume
 from hmrf_dask.fit.loop import Fit
+from hmrf_dask.fit.outliers import find_outliers
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import check_memory, plan_tasks, reading_task, table_task
 from hmrf_dask.fit.problem import (
@@ -53,7 +54,7 @@ from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings, State
 from hmrf_dask.tasks.partitions import Facts, labels_at
 from hmrf_dask.tasks.start_sample import start_sample_size
-from hmrf_dask.types import FloatArray, LabelArray
+from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
 
 def unwatched(record: dict[str, Any]) -> None:
@@ -375,6 +376,12 @@ class Fitted:
         for home, own in zip(used, computed, strict=True):
             labels[homes == home] = own
         return labels
+
+    def outliers(self) -> tuple[IntArray | None, list[Lazy] | None]:
+        """Return the limit of each cluster and the outliers of each partition, if asked for."""
+        if self.problem.settings.outliers is None:
+            return None, None
+        return find_outliers(self.flow, self.problem, self.state, self.run)
 
     def suspect_answers(self) -> list[SuspectAnswer]:
         """Return the answers that are more likely wrong than right, the least likely first."""

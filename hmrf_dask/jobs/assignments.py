@@ -20,7 +20,12 @@ from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.base import HMRFEstimator
-from hmrf_dask.estimators.prediction import Predictor, lazy_labels, over_partitions
+from hmrf_dask.estimators.prediction import (
+    OUTLIER,
+    Predictor,
+    marked_labels_of,
+    over_partitions,
+)
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
@@ -114,6 +119,7 @@ class Assigned(Sized):
     nearest: Nearest
     lengths: IntArray  # (K, LENGTHS), documents of each class of lengths
     terms: sp.csr_array | None  # (K, n_terms), how many documents have each; None: not known
+    n_outliers: int  # documents of no cluster
     violations: dict[str, int]  # how many of the given pairs are broken, by kind
 
     def sized_values(self) -> tuple[Any, ...]:
@@ -175,14 +181,15 @@ def write_assignments(
     runner_up, the nearest other cluster (null where there is one cluster); margin, how much farther
     that one is (negative where pairs hold the document in a cluster that is not the nearest);
     constrained, whether a given pair names it; violated, how many of those pairs are broken; then
-    the columns that a manifest keeps.
+    the columns that a manifest keeps. An outlier has cluster -1, the nearest cluster as runner_up,
+    the distance to that, and no margin.
 
     Parameters
     ----------
     corpus : Corpus
         Its ids become doc_id; without ids they are the row numbers.
     labels : dask array, shape (n_rows,), or None
-        In the corpus's own chunks. None: the nearest cluster of each row.
+        In the corpus's own chunks, -1 of outliers. None: the nearest cluster of each row.
     model : HMRFEstimator
         Fitted; its `cluster_ids_` are what clusters are called in the files.
     folder : str
@@ -209,7 +216,7 @@ def write_assignments(
         _refuse_foreign(storage)
     flow = DaskFlow()
     if labels is None:
-        found = lazy_labels(flow, predictor, corpus)
+        found = over_partitions(flow, marked_labels_of, predictor, corpus)
     else:
         found = list(labels.to_delayed().ravel())
     broken, violations = _violations(flow, corpus, found, constraints)
@@ -228,6 +235,12 @@ def write_assignments(
     former = filter(ASSIGNMENTS.fullmatch, storage.names(ASSIGNMENTS_FOLDER))
     storage.delete({f"{ASSIGNMENTS_FOLDER}/{name}" for name in former} - set(paths))
     return replace(written, violations=violations)
+
+
+def marked_labels(model: HMRFEstimator) -> Any:
+    """Return the labels of a fit, lazy ones, with -1 in place of those of outliers."""
+    labels, outliers = model.labels_, model.outliers_
+    return labels if outliers is None else labels - (labels - OUTLIER) * outliers
 
 
 def _refuse_foreign(storage: Storage) -> None:
@@ -295,19 +308,23 @@ def _write_part(
     labels, own, runner_up = compared.labels, compared.own, compared.runner_up
     rows, violated = pairs
     called = np.asarray(target.cluster_ids, np.int32)
+    outliers = labels < 0
     broken = np.zeros(block.n_rows, np.int32)
     broken[rows] = violated
     constrained = np.zeros(block.n_rows, np.bool_)
     constrained[rows] = True
     columns = {
         "doc_id": pa.array(block.ids.tolist(), _id_type(block.ids)),
-        "cluster": column(called[labels], pa.int32()),
+        "cluster": column(np.where(outliers, np.int32(OUTLIER), called[labels]), pa.int32()),
         "distortion": column(own, pa.float64()),
         "runner_up": column(called[runner_up], pa.int32()),
         "margin": column(compared.nearest - own, pa.float64()),
         "constrained": column(constrained, pa.bool_()),
         "violated": column(broken, pa.int32()),
     }
+    if outliers.any():
+        no_margin = column(outliers, pa.bool_())
+        columns["margin"] = pc.if_else(no_margin, pa.scalar(None, pa.float64()), columns["margin"])
     if len(called) == 1:  # no other cluster
         columns["runner_up"] = pa.nulls(len(own), pa.int32())
         columns["margin"] = pa.nulls(len(own), pa.float64())
@@ -326,11 +343,13 @@ def _summary(
     n_clusters: int,
 ) -> Assigned:
     """Return what a partition says of clusters."""
-    labels, own = compared.labels, compared.own
+    inside = np.flatnonzero(compared.labels >= 0)
+    labels, own, ids = compared.labels[inside], compared.own[inside], ids[inside]
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], np.arange(1, n_clusters))
     sums = [exact_sum(some) for some in np.split(own[order], bounds)]
-    lengths = length_classes(np.zeros(len(own), np.int64) if words is None else words.lengths)
+    known = np.zeros(len(own), np.int64) if words is None else words.lengths[inside]
+    lengths = length_classes(known)
     cells = np.bincount(labels.astype(np.int64) * LENGTHS + lengths, minlength=n_clusters * LENGTHS)
     return Assigned(
         files,
@@ -338,7 +357,8 @@ def _summary(
         np.asarray(sums, np.int64).reshape(n_clusters, LIMBS),
         _nearest(Nearest(labels, lengths, own, ids)),
         cells.reshape(n_clusters, LENGTHS).astype(np.int64),
-        None if words is None else sums_by_cluster(words.terms, labels, n_clusters),
+        None if words is None else sums_by_cluster(words.terms[inside], labels, n_clusters),
+        n_outliers=len(compared.labels) - len(inside),
         violations={},
     )
 
@@ -354,7 +374,8 @@ def _kept_of(block: RowBlock, name: str, place: Place) -> dict[str, pa.Array]:
 def compare(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> Compared:
     """Compare rows with their own cluster and the nearest other one.
 
-    The distances are those of `transform`; ties go to the lowest cluster, as in `predict`.
+    The distances are those of `transform`; ties go to the lowest cluster, as in `predict`. Outliers
+    have no cluster: their own distance is the least one, and the nearest cluster the other one.
     """
     n_rows, n_clusters = block.n_rows, len(predictor.centroids)
     own, nearest = np.empty(n_rows), np.empty(n_rows)
@@ -364,9 +385,11 @@ def compare(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArra
         some = slice(start, min(start + step, n_rows))
         rows = block.rows(some.start, some.stop)
         matrix = predictor.distortion.distances(rows, predictor.terms(rows), table)
-        every = np.arange(rows.n_rows)
-        own[some] = matrix[every, labels[some]]
-        matrix[every, labels[some]] = np.inf
+        every, outliers = np.arange(rows.n_rows), labels[some] < 0
+        nearest_of_all = matrix.argmin(axis=1)
+        own[some] = matrix[every, np.where(outliers, nearest_of_all, labels[some])]
+        inside = np.flatnonzero(~outliers)
+        matrix[inside, labels[some][inside]] = np.inf
         runner_up[some] = matrix.argmin(axis=1)
         nearest[some] = matrix[every, runner_up[some]]
     return Compared(labels, own, runner_up, nearest)
@@ -400,6 +423,7 @@ def _joined(parts: Sequence[Assigned]) -> Assigned:
         _nearest(together),
         np.sum([part.lengths for part in parts], axis=0, dtype=np.int64),
         reduce(operator.add, terms) if terms else None,
+        n_outliers=sum(part.n_outliers for part in parts),
         violations={},
     )
 

@@ -270,7 +270,8 @@ def _describe_clusters(
     labels: LabelArray, rows: sp.csr_array, words: list[str], truth: AnyArray
 ) -> list[ClusterSummary]:
     """Summarise the clusters, largest first."""
-    has_word = sp.csr_array((np.ones(rows.nnz, np.int64), rows.indices, rows.indptr), rows.shape)
+    ones = np.ones(rows.nnz, np.int64)
+    has_word = sp.csr_array((ones, rows.indices, rows.indptr), shape=rows.shape)
     counts = sums_by_cluster(has_word, labels, len(SUBPACKAGES))
     top_words = telling_words(counts, pa.array(words), TOP_WORDS)
     summaries = []

@@ -29,7 +29,7 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.estimators.classes import HMRFKMeans, load
 from hmrf_dask.flow.cluster import machine_memory
-from hmrf_dask.jobs.assignments import write_assignments
+from hmrf_dask.jobs.assignments import marked_labels, write_assignments
 from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, model_folder, record_assignments
 from hmrf_dask.jobs.progress import Tell, nothing
@@ -187,6 +187,7 @@ class FitResult:
     stop_reason: str
     start_reason: str
     files: dict[str, str]
+    n_outliers: int = 0  # documents of no cluster, -1 in the assignments
 
 
 def fit_files(
@@ -233,7 +234,8 @@ def fit_files(
     model.fit(corpus, must_link=constraints, run_dir=run_dir)
     remove_files(open_storage(absolute_url(run_dir), {}, durable=True), MODEL, RUN_DIRECTORY)
     model.save(f"{run_dir}/{MODEL}")
-    assigned = write_assignments(corpus, model.labels_, model, run_dir, constraints=constraints)
+    labels = marked_labels(model)
+    assigned = write_assignments(corpus, labels, model, run_dir, constraints=constraints)
     record_assignments(run_dir, assigned.files)
     report_after_fit(run_dir, constraints, assigned.violations)
     return FitResult(
@@ -253,6 +255,7 @@ def fit_files(
             "model": f"{run_dir}/{MODEL}",
             "report": f"{run_dir}/{HTML}",
         },
+        n_outliers=assigned.n_outliers,
     )
 
 
@@ -322,6 +325,7 @@ class Prediction:
     n_documents: int
     clusters: list[dict[str, int]]
     files: dict[str, str]
+    n_outliers: int = 0  # documents of no cluster, -1 in the assignments
 
 
 def predict_files(model: str, rows: str, out: str) -> Prediction:
@@ -337,4 +341,4 @@ def predict_files(model: str, rows: str, out: str) -> Prediction:
     files = {"model": folder, "assignments": f"{out}/{ASSIGNMENTS_FOLDER}"}
     sizes = sorted(zip(fitted.cluster_ids_.tolist(), assigned.sizes.tolist(), strict=True))
     clusters = [{"cluster": cluster, "size": size} for cluster, size in sizes]
-    return Prediction(corpus.n_rows, clusters, files)
+    return Prediction(corpus.n_rows, clusters, files, assigned.n_outliers)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from hmrf_dask.constraints.answer_files import parse_pairs
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, counted
+from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.jobs.assignments import column, paths_of
 from hmrf_dask.jobs.places import ANSWERS, ASSIGNMENTS_FOLDER, GONE, assignments_of
@@ -234,7 +235,8 @@ def count_overlap(
     corpus : Corpus
         No id comes twice.
     labels : dask array, shape (n_rows,), optional
-        In the corpus's own chunks; without it all have label 0.
+        In the corpus's own chunks; without it all have label 0. Outliers, then or now, count as
+        documents that are not there: they are of no cluster.
     n_clusters : int
     names : sequence of str, optional
         Those of `write_assignments`: partitions are first compared with old files of their names.
@@ -265,9 +267,12 @@ def count_overlap(
     _tell_lost(files, int(lengths[2]))
     tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths[:2])
     table: Contingency = flow.compute([tree(flow, merge, tables)])[0]
-    labels = table.clusters[table.columns]
-    n_changed = int(table.counts[labels >= n_clusters].sum())
-    known = table.classes[table.rows], labels % n_clusters, table.counts
+    then, now, counts = table.classes[table.rows], table.clusters[table.columns], table.counts
+    if labels is not None:
+        inside = then != OUTLIER
+        then, now, counts = then[inside], now[inside], counts[inside]
+    n_changed = int(counts[now >= n_clusters].sum())
+    known = then, now % n_clusters, counts
     return Overlap(*known, total, n_changed)
 
 
@@ -304,9 +309,13 @@ def _join_block(
     """Join a partition with the old file of its name; `shift` is added to its labels."""
     before, new = None if old is None else old.read(), _SCHEMA.empty_table()
     if block is not None:
-        labels = np.zeros(block.n_rows, np.int32) if labels is None else labels
         ids = pa.array(block.ids.tolist()).cast(pa.string())
-        new = pa.table([ids, column(labels + np.int32(shift), pa.int32())], schema=_SCHEMA)
+        if labels is None:
+            shown = np.zeros(block.n_rows, np.int32)
+        else:
+            shown = np.where(labels < 0, np.int32(OUTLIER), labels + np.int32(shift))
+        new = pa.table([ids, column(shown, pa.int32())], schema=_SCHEMA)
+        new = new.filter(pc.not_equal(new["cluster"], OUTLIER))
     joined = _join(_SCHEMA.empty_table() if before is None else before, new)
     return replace(joined, lost=int(old is not None and before is None))
 
@@ -346,7 +355,7 @@ def _left(joined: _Joined) -> IntArray:
 def _sizes(labels: LabelArray | None, n_clusters: int) -> IntArray:
     if labels is None:
         return np.zeros(n_clusters, np.int64)
-    return np.bincount(labels, minlength=n_clusters).astype(np.int64)
+    return np.bincount(labels[labels >= 0], minlength=n_clusters).astype(np.int64)
 
 
 def _counts(joined: _Joined) -> Contingency:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.documents.batches import decode_rejects
+from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.assignments import Files, by_key, key_of, table_of
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, REPEATED, assignments_of
@@ -155,6 +156,18 @@ def _last_of(origin: Origin, there: Mapping[str, Files]) -> Files:
     return {name: sha256 for key in origin for name, sha256 in there.get(key, {}).items()}
 
 
+def count_outliers(place: Place, files: Files) -> int:
+    """Return how many documents of some assignments are of no cluster."""
+    flow = DaskFlow()
+    parts = [flow.lazy(_outliers_of, place, *file) for file in sorted(files.items())]
+    return sum(flow.compute(parts))
+
+
+def _outliers_of(place: Place, name: str, sha256: str) -> int:
+    table = decode_parquet(read_file(place.storage, name, sha256), ["cluster"])
+    return int(np.count_nonzero(table["cluster"].to_numpy() == OUTLIER))
+
+
 def _sizes(run: JobRun, files: Files, lineage: Lineage) -> IntArray:
     """Return how many documents of each label some assignments have."""
     if not files:
@@ -168,6 +181,7 @@ def _sizes(run: JobRun, files: Files, lineage: Lineage) -> IntArray:
 def _sizes_of(place: Place, name: str, sha256: str, ids: tuple[int, ...]) -> IntArray:
     data = read_file(place.storage, name, sha256)
     called = decode_parquet(data, ["cluster"])["cluster"].to_numpy()
+    called = called[called != OUTLIER]
     order = np.argsort(ids)
     places = order[np.searchsorted(np.asarray(ids)[order], called)]
     return np.bincount(places, minlength=len(ids)).astype(np.int64)

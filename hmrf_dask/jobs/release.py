@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.constraints.answer_files import encode_pairs
-from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments, changes
@@ -20,6 +19,7 @@ from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import (
     Files,
     by_key,
+    marked_labels,
     table_of,
     write_assignments,
     write_clusters,
@@ -56,7 +56,7 @@ from hmrf_dask.jobs.places import (
     assignments_of,
     model_of,
 )
-from hmrf_dask.jobs.predict import Origin, carry, not_carried, origins_of
+from hmrf_dask.jobs.predict import Origin, carry, count_outliers, not_carried, origins_of
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.questions import write_questions
 from hmrf_dask.jobs.report_fit import encode_classes
@@ -91,21 +91,23 @@ class Results:
     n_suspect: int = 0  # answers that the fit finds improbable
     n_questions: int = 0  # that come next
     chosen: ChosenK | None = None
+    n_outliers: int | None = None  # documents of no cluster; None where none are marked
 
 
 def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit) -> Results:
     """Write the results of a fit."""
     model = fitted.model
     n_clusters = len(model.cluster_centers_)
+    labels = marked_labels(model)
     with run.watch.step("match clusters"):
-        lineage, n_changed = _traced(run, material, model, n_clusters)
+        lineage, n_changed = _traced(run, material, labels, n_clusters)
     first_id = next_id_after(run.inputs.output, run.parent) if lineage is None else 0
     ids = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
     model.cluster_ids_ = np.asarray(ids, np.int32)  # whoever asks it, now or later, gets these
     with run.watch.step("write assignments"):
         vocabulary = material.rows.vocabulary
         written = write_assignments(
-            material.corpus, model.labels_, model, run.folder, constraints=answers.used,
+            material.corpus, labels, model, run.folder, constraints=answers.used,
             parts=_with_words(run, material), place=run.place,
         )  # fmt: skip
         terms = None if vocabulary is None else vocabulary.terms
@@ -138,6 +140,7 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         files | asked, lineage, written.violations, n_changed,
         start=fitted.start, fit=fit, n_suspect=len(model.suspect_answers_),
         n_questions=n_questions, chosen=fitted.chosen,
+        n_outliers=None if model.outliers_ is None else written.n_outliers,
     )  # fmt: skip
 
 
@@ -151,7 +154,7 @@ def _with_words(run: JobRun, material: Material) -> list[assignments.Part]:
 
 
 def _traced(
-    run: JobRun, material: Material, model: HMRFEstimator, n_clusters: int
+    run: JobRun, material: Material, labels: Any, n_clusters: int
 ) -> tuple[Lineage | None, int]:
     """Return the lineage after the last release, None where there is none, and `n_changed`."""
     if run.previous is None:
@@ -160,7 +163,7 @@ def _traced(
         run.place,
         assignments_of(run.previous.files),
         material.corpus,
-        model.labels_,
+        labels,
         n_clusters,
         names=material.names,
         changed=_in_changed_files(run, material),
@@ -210,11 +213,14 @@ def write_prediction(run: JobRun, material: Material) -> Results:
     files |= {n: sha256 for n, sha256 in run.previous.files.items() if n.startswith(same)}
     files |= run.write(assignments.NAME, _resized(run, lineage))
     files |= run.write(LINEAGE, lineage.to_json())
-    violations = {"must_link": 0, "cannot_link": 0}
+    violations, n_outliers = {"must_link": 0, "cannot_link": 0}, None
+    if run.last_model.predictor().limits is not None:
+        n_outliers = count_outliers(run.place, assignments_of(files | reused))
     return Results(
         files | reused, lineage, violations, shared.n_changed,
         n_suspect=len(run.read_last(SUSPECTS).splitlines()),
         n_questions=run.previous.counts.get("questions", 0), chosen=run.kept_choice,
+        n_outliers=n_outliers,
     )  # fmt: skip
 
 
@@ -347,6 +353,7 @@ def _report(
     rows, lineage = material.rows, results.lineage
     n_quarantined = sum(record.n_rejects for record in rows.records) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
+    outliers = {} if results.n_outliers is None else {"outliers": results.n_outliers}
     return Report(
         status="done",
         run=run.run_id,
@@ -357,7 +364,8 @@ def _report(
         start=results.start,
         files=run.changes.counted(),
         documents={
-            "all": sum(lineage.sizes),
+            "all": sum(lineage.sizes) + sum(outliers.values()),
+            **outliers,
             "new": lineage.n_added,
             "changed": results.n_changed,
             "gone": lineage.n_gone,

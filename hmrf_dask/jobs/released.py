@@ -8,24 +8,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from hmrf_dask.documents.batches import BATCH_ROWS
-from hmrf_dask.documents.records import is_text
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, UnreadableFileError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
-from hmrf_dask.estimators.prediction import labels_of, table_of
+from hmrf_dask.estimators.prediction import OUTLIER, marked_labels_of, table_of
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.assignments import compare
 from hmrf_dask.jobs.names import called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import NAME, Report, assignments_of, explained_to_readers, verified_model
 from hmrf_dask.jobs.places import last_release as last_release_of
-from hmrf_dask.jobs.texts import Document, Texts
+from hmrf_dask.jobs.texts import Document, Texts, homes_of
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import (
     DamagedReleaseError,
@@ -39,9 +38,10 @@ from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.text.files import Place, load_vocabulary
+from hmrf_dask.text.given import as_texts
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
-from hmrf_dask.types import BoolArray, IntArray
+from hmrf_dask.types import BoolArray, IntArray, LabelArray
 
 SHOWN: Final = 20  # clusters in a notebook
 _WIDTH: Final = 200  # characters of a text in a table that is drawn
@@ -227,7 +227,7 @@ class ReleasedModel:
         table
             `doc_id` and `text`; a text is missing where its file is gone.
         """
-        ids = [str(one) for one in self._row(cluster)["representatives"] or ()]
+        ids = self.nearest(cluster)
         texts = self._texts(ids)
         return as_table(
             pa.table(
@@ -237,6 +237,25 @@ class ReleasedModel:
                 }
             )
         )
+
+    def nearest(self, cluster: int) -> list[str]:
+        """Return the ids of the representatives of a cluster.
+
+        Parameters
+        ----------
+        cluster : int
+        """
+        return [str(one) for one in self._row(cluster)["representatives"] or ()]
+
+    def clusters_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the clusters of some documents by their ids; nothing of those it has not.
+
+        Parameters
+        ----------
+        ids : sequence of str
+        """
+        homes = homes_of(self.output, self._release, ids)
+        return {name: home.cluster for name, home in homes.items()}
 
     def assignments(self, columns: Sequence[str] | None = None) -> Any:
         """Return the cluster of every document.
@@ -290,13 +309,18 @@ class ReleasedModel:
         Returns
         -------
         ndarray of shape (n_texts,), int32
-            Ids of clusters, as in `clusters`.
+            Ids of clusters, as in `clusters`; -1 of outliers, where the job marks some.
         """
-        ids = self.model.cluster_ids_
-        parts = [
-            ids[labels_of(block, self._predictor, self._table)] for block in self._blocks(texts)
-        ]
-        return np.concatenate([np.zeros(0, ids.dtype), *parts])
+        parts = [self._called(self._labels(block)) for block in self._blocks(texts)]
+        return np.concatenate([np.zeros(0, np.int32), *parts])
+
+    def _labels(self, block: RowBlock) -> LabelArray:
+        rows = self._predictor.rows(block)
+        return marked_labels_of(rows, self._predictor, self._table)
+
+    def _called(self, labels: LabelArray) -> LabelArray:
+        """Return the ids of labels, -1 of outliers."""
+        return np.where(labels < 0, np.int32(OUTLIER), self.model.cluster_ids_[labels])
 
     def classify(self, texts: Any) -> Any:
         """Return the cluster of each text, what it is called, and how clear that is.
@@ -309,9 +333,9 @@ class ReleasedModel:
         Returns
         -------
         table
-            `cluster`, `name`; `distortion`, the distance to its centroid; `runner_up`, the nearest
-            other cluster; `margin`, how much farther that is; `known`, whether the model knows any
-            of the words: without that a cluster says nothing.
+            `cluster`, -1 of outliers; `name`; `distortion`, the distance to its centroid;
+            `runner_up`, the nearest other cluster; `margin`, how much farther that is; `known`,
+            whether the model knows any of the words: without that a cluster says nothing.
         """
         return as_table(self.classified(texts))
 
@@ -321,17 +345,18 @@ class ReleasedModel:
         return pa.concat_tables([_NOTHING, *tables])
 
     def _classified(self, block: RowBlock) -> pa.Table:
-        ids = self.model.cluster_ids_
-        labels = labels_of(block, self._predictor, self._table)
-        rows = compare(block, self._predictor, self._table, labels)
-        several = len(ids) > 1
+        labels = self._labels(block)
+        rows = compare(self._predictor.rows(block), self._predictor, self._table, labels)
+        clusters = self._called(labels).tolist()
+        several = len(self.model.cluster_ids_) > 1
         nothing = pa.nulls(block.n_rows)
+        margins = np.where(labels < 0, np.nan, rows.nearest - rows.own)
         columns = [
-            ids[labels].tolist(),
-            [self.names[one] for one in ids[labels].tolist()],
+            clusters,
+            [self.names.get(cluster, "") for cluster in clusters],
             rows.own.tolist(),
-            ids[rows.runner_up].tolist() if several else nothing,
-            (rows.nearest - rows.own).tolist() if several else nothing,
+            self._called(rows.runner_up).tolist() if several else nothing,
+            pa.array(margins, from_pandas=True) if several else nothing,
             _has_words(block).tolist(),
         ]
         return pa.table(
@@ -341,12 +366,22 @@ class ReleasedModel:
 
     def _blocks(self, texts: Any) -> Iterator[RowBlock]:
         """Yield the rows of texts, a few thousand at a time."""
-        if self._vocabulary is None:
+        vocabulary = self._vocabulary
+        if vocabulary is None or self._takes_vectors:
             yield _ready_rows(texts, self.model.cluster_centers_.shape[1])
             return
-        values = as_texts(texts)
+        values, place = as_texts(texts), Place(self.output) if self.output else None
         for first in range(0, len(values), BATCH_ROWS):
-            yield rows_of_texts(values[first : first + BATCH_ROWS], self._vocabulary)
+            some = values[first : first + BATCH_ROWS]
+            yield rows_of_texts(some, vocabulary, place)
+
+    @property
+    def _takes_vectors(self) -> bool:
+        """Whether rows are vectors that were given as such: no text becomes one of them."""
+        dense = None if self._vocabulary is None else self._vocabulary.dense
+        return self._vocabulary is None or (
+            dense is not None and dense.alone and not dense.identity
+        )
 
     # ---- what it is made of
 
@@ -472,7 +507,7 @@ class Classified:
 def classify_texts(output: str, texts: Sequence[str], *, release: int | None = None) -> Classified:
     """Return the cluster of each text under a release of an output."""
     model = load_release(output, release)
-    if model._vocabulary is None:
+    if model._takes_vectors:
         raise ConfigurationError(
             f"texts must become rows as the job made them, got {output}, whose job was given "
             "embeddings; in Python load_release(...).predict takes embeddings"
@@ -506,44 +541,6 @@ def as_table(table: pa.Table) -> Any:
     [1]
     """
     return table.to_pandas() if find_spec("pandas") else table
-
-
-def as_texts(values: Any) -> list[str]:
-    """Return texts that somebody gave as a list, a column or an array, or say what is wrong.
-
-    Examples
-    --------
-    >>> as_texts(("a tree", "no tree"))
-    ['a tree', 'no tree']
-    >>> as_texts("a tree")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.errors.InvalidInputError: texts must be a list of texts, got one text; give [text]
-    """
-    if isinstance(values, str | bytes):
-        raise InvalidInputError("texts must be a list of texts, got one text; give [text]")
-    for method in ("to_pylist", "to_list", "tolist"):  # of pyarrow, pandas and polars, numpy
-        if hasattr(values, method):
-            values = getattr(values, method)()
-            break
-    try:
-        texts = list(values)
-    except TypeError:
-        raise InvalidInputError(
-            f"texts must be a list or a column of texts, got a {type(values).__name__}"
-        ) from None
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            _refuse_text(number, f"{type(text).__name__} ({text!r:.60})")
-        if not is_text(text):
-            _refuse_text(number, "half of a character, which UTF-8 cannot write")
-    return texts
-
-
-def _refuse_text(number: int, what: str) -> NoReturn:
-    raise InvalidInputError(
-        f"texts must all be texts, got {what} at position {number}; fill or drop what is missing"
-    )
 
 
 def _ready_rows(rows: Any, n_features: int) -> RowBlock:

@@ -37,6 +37,7 @@ class Settings:
     inference: Inference = "icm"
     refine: str | bool = "auto"
     learn_weights: bool = False
+    metric: str = ""  # "full", or "auto": full, diagonal (learned weights) or none
     weight_update: WeightUpdate = "normalized"
     closure: bool = True
     on_conflict: Literal["warn", "raise", "keep", "drop"] = "warn"
@@ -46,6 +47,7 @@ class Settings:
     tol: float = 2e-5
     hard: bool = False  # no pair is ever broken: COP-KMeans
     retries: int = 0  # more searches for labels that keep hard pairs
+    outliers: float | str | None = None  # marked after the fit: "auto", or a share of the rows
     seed: int = 0
     task_memory: int = 2**30
 

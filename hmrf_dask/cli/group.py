@@ -213,9 +213,11 @@ class HmrfCommand(click.Command):
     An empty value is a variable that a script did not set.
     """
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        context = {"help_option_names": HELP} | (settings.pop("context_settings", None) or {})
-        super().__init__(*args, context_settings=context, **settings)
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        settings["context_settings"] = {"help_option_names": HELP} | (
+            settings.get("context_settings") or {}
+        )
+        super().__init__(name, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what the package warns of is shown under --quiet too."""

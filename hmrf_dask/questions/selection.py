@@ -104,7 +104,8 @@ def explore_consolidate(
     rows = Pool(corpus, allowed, in_memory=in_memory)
     dialogue = Dialogue(oracle, n_queries, by_id=corpus.has_ids)
     asking = Asking(corpus, rows, dialogue, n_clusters, draw_seed(random_state))
-    asking.placing = Placing(dialogue, rows, n_clusters, trust)
+    everything = rows if allowed is None else Pool(corpus, None, in_memory=in_memory)
+    asking.placing = Placing(dialogue, rows, everything, n_clusters, trust)
     with suppress(BudgetSpentError):
         STRATEGIES[strategy](asking)
     return (asking.placing if strategy == DEFAULT else dialogue).constraints()
@@ -206,7 +207,7 @@ def ask_by_uncertainty(asking: Asking) -> None:
     few = 1 <= (asking.n_clusters or 0) <= FEW_CLUSTERS
     for number in _medoids(asking) if few else ():
         placing.place(pool.rows([number]))
-    explore = chain(() if few else _of_finer_fits(asking), _farthest(asking))
+    explore = chain(() if few else _first_rows(asking), _farthest(asking))
     while placing.ask_again() or _place_next(pool, placing, explore):
         pass
 
@@ -215,7 +216,7 @@ def _place_next(pool: Pool, placing: Placing, explore: Iterator[Askable]) -> boo
     """Place the next row, if there is one."""
     row = None if placing.explored else next(explore, None)
     if row is None and len(placing.known) > 1:
-        row = pool.most_uncertain(placing.known.directions(), placing.asked)
+        row = pool.most_uncertain(placing.means(), placing.asked)
     if row is not None:
         placing.place(row)
     return row is not None
@@ -231,13 +232,25 @@ def _medoids(asking: Asking) -> list[int]:
     return list(dict.fromkeys(medoids))
 
 
-def _of_finer_fits(asking: Asking) -> Iterator[Askable]:
+def _first_rows(asking: Asking) -> Iterator[Askable]:
+    """Yield the rows to begin with where a fit without answers does not find most clusters.
+
+    Many clusters of sparse rows are such of chance words: what stands for them is one of few.
+    """
+    sample = _drawn(asking)
+    if sample.block.is_dense:
+        yield from _of_finer_fits(asking, sample)
+    else:
+        yield asking.pool.rows([asking.pool.densest(asking.pool.mean())])
+
+
+def _of_finer_fits(asking: Asking, sample: Askable) -> Iterator[Askable]:
     """Yield the rows nearest to the centroids of fits without answers, of more and more clusters.
 
     Those of the largest cluster come first. One that has a row which was asked about is skipped: a
     group that nobody found is in none of these. It ends where rows open no groups any more.
     """
-    placing, sample = asking.placing, _drawn(asking)
+    placing = asking.placing
     n_clusters = asking.n_clusters or FIRST_CLUSTERS
     ids = sample.block.ids if asking.corpus.has_ids else None
     corpus = Corpus.from_rows(sample.block.to_scipy(), ids)

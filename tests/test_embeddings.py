@@ -10,13 +10,21 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
+from hmrf_dask import load_release
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HmrfWarning,
+    InvalidInputError,
+    MemoryPlanError,
+)
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs.places import Report
 from hmrf_dask.releases.release import latest
+from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.embedders import ALLOWED
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
+from hmrf_dask.text.vectors import VectorIndex, hashes_of
 from tests.support import embedders
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.job_runs import assigned, run
@@ -64,6 +72,12 @@ def test_a_prediction_embeds_new_texts_alone(corpus: JobCorpus) -> None:
     run(corpus.write_all(40, 10, text=vectors()))
     embedders.EMBEDDED.clear()
     new = corpus.draw(5)
+    asked = load_release(corpus.folder / "out").predict([one["text"] for one in corpus.documents])
+    assert len(embedders.EMBEDDED) <= 6  # what is stored is not made again
+    assert [str(one["label"]) for one in new] == [
+        corpus.documents[asked.tolist().index(cluster)]["label"] for cluster in asked[-5:].tolist()
+    ]
+    embedders.EMBEDDED.clear()
     corpus.write(corpus.files(new, first=9))
     report = run(corpus.write_job(text=vectors(), mode="predict"))
     assert embedded(report) == 5
@@ -117,7 +131,7 @@ def test_words_and_vectors_side_by_side(corpus: JobCorpus) -> None:
 
     embedders.EMBEDDED.clear()
     texts = [one["text"] for one in corpus.documents]
-    rows = rows_of_texts(texts, vocabulary, embedders.Topics(), place)
+    rows = rows_of_texts(texts, vocabulary, place)
     assert not embedders.EMBEDDED  # they are stored
     model = load(f"{output}/{report.places['model']}")
     found, labels = assigned(report), model.predict(rows.to_scipy())
@@ -129,6 +143,7 @@ def test_words_and_vectors_side_by_side(corpus: JobCorpus) -> None:
     np.testing.assert_allclose((dense**2).sum(axis=1), 1 / 3, rtol=1e-5)
 
 
+@pytest.mark.long  # a second
 def test_a_new_vocabulary_keeps_the_vectors_of_a_warm_start(corpus: JobCorpus) -> None:
     both = [{"kind": "words", "refit": "always"}, vectors()]
     job = corpus.write_all(60, 10, text=both)
@@ -139,6 +154,7 @@ def test_a_new_vocabulary_keeps_the_vectors_of_a_warm_start(corpus: JobCorpus) -
     assert report.nmi == pytest.approx(1.0)
 
 
+@pytest.mark.long  # a second
 def test_ready_embeddings_go_with_words(corpus: JobCorpus) -> None:
     topics = embedders.Topics()
     rows = [{**one, "vector": topics.one(one["text"])} for one in corpus.draw(40)]
@@ -148,7 +164,8 @@ def test_ready_embeddings_go_with_words(corpus: JobCorpus) -> None:
     corpus.write({"answers.csv": corpus.answers(5)})
     columns = {"embedding": "vector", "label": "label"}
     alone = run(corpus.write_job(columns=columns, text={"kind": "embeddings"}))
-    assert alone.vocabulary["terms"] > 0  # words are counted for people
+    clusters = pq.read_table(corpus.folder / "out" / alone.places["clusters"])
+    assert all(clusters["top_words"].to_pylist())  # words are counted for people
     both = [{"kind": "words"}, {"kind": "embeddings"}]
     report = run(corpus.write_job(columns=columns, text=both))
     assert report.nmi == pytest.approx(1.0)
@@ -166,6 +183,21 @@ def test_documents_that_the_model_does_not_know_are_reported(corpus: JobCorpus) 
         report = run(corpus.write_job(text=[{"kind": "words"}, vectors()]))
     assert report.vocabulary["embeddings"]["without_token"] == 1
     assert report.vocabulary["embeddings"]["of_one_kind"] == 1
+
+
+def test_the_first_stored_vector_of_a_text_counts(tmp_path: Path) -> None:
+    """Two processes embed the same text at once: both go on with what one of them stored."""
+    storage = open_storage(str(tmp_path), {}, durable=False)
+    hashes = np.sort(hashes_of(["moon", "orbit", "wheel"]))
+    first, second = VectorIndex(storage, "vectors/a"), VectorIndex(storage, "vectors/a")
+    first.store(hashes[:2], np.ones((2, 3), np.float32), 0)
+    second.store(hashes[1:], np.full((2, 3), 2.0, np.float32), 0)  # it has read nothing yet
+    assert second.find(hashes).tolist() == [2**32, 2**32 + 1, 2 * 2**32]
+    first.refresh(0)
+    assert first.find(hashes).tolist() == second.find(hashes).tolist()
+    assert pq.read_table(tmp_path / "vectors/a/log/00002.parquet").num_rows == 1
+    with pytest.raises(MemoryPlanError, match="3 texts need 72"):
+        VectorIndex(storage, "vectors/a").refresh(50)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +241,7 @@ def test_a_wheel_that_is_missing_says_which_extra(
         run(job)
 
 
+@pytest.mark.long  # a second
 def test_damaged_vectors_are_made_again(corpus: JobCorpus) -> None:
     job = corpus.write_all(30, 5, text=vectors())
     run(job)
@@ -224,6 +257,7 @@ def test_damaged_vectors_are_made_again(corpus: JobCorpus) -> None:
     assert len(set(embedders.EMBEDDED)) == 33
 
 
+@pytest.mark.long  # a second
 def test_vectors_of_a_former_model_are_swept(corpus: JobCorpus) -> None:
     first = corpus.write_all(24, 0, text=vectors(), keep=1)
     run(first)

@@ -31,6 +31,7 @@ from pipelines.papers import (
     kdd2004,
     labels,
     large,
+    metric,
     noise,
     refinement,
     rounds,
@@ -47,8 +48,8 @@ from tests.proofs.news import folds as folds_of_the_proof
 EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        active, kdd2004, sdm2004, icml2002, defaults, costs, genes, inference, labels, large, noise,
-        refinement, rounds,
+        active, kdd2004, sdm2004, icml2002, defaults, costs, genes, inference, labels, large,
+        metric, noise, refinement, rounds,
     )
 }  # fmt: skip
 N_ROWS = 96  # a half of them has more than the 1,000 pairs that experiments ask for
@@ -195,7 +196,7 @@ def test_each_experiment_writes_its_files(
         for arm in study.arms:
             model = getattr(hmrf_dask, arm.estimator)(3)
             assert {*arm.parameters, *arm.at_x} <= set(model.get_params())
-        dense = study.load is iris or name == "genes"
+        dense = study.load is iris or name in ("genes", "metric")
         of_shares = name == "active" and max(study.axis.quick) < 1  # answers that are wrong
         axis = replace(study.axis, quick=quick) if quick and not of_shares else study.axis
         studies.append(replace(study, load=tiny_dense if dense else tiny, axis=axis))

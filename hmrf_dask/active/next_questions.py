@@ -84,7 +84,8 @@ def _next(finished: Any, n: int, X: Any, answers: Any) -> tuple[Known, list[Ques
             f"a finished model must be a fitted estimator or the address of an output, got "
             f"{finished!r:.60}; give one of them"
         )
-    centroids = finished.predictor().centroids
+    finished.predictor()  # refuses one that is not fitted
+    centroids = finished.cluster_centers_
     if X is None:
         raise InvalidInputError(
             "X must be the rows that the model was fitted on, got none; give them"

@@ -24,6 +24,7 @@ from hmrf_dask.limits import Range, problem_of_cost
 from hmrf_dask.parameters import FLAG, PARAMETERS, REQUIRED, SWITCH, Parameter, taken_by
 
 ON_OFF: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+ON_OR_OFF = {value: name for name, value in ON_OFF.items()}
 SHORT = {"n_clusters": ("-k",)}
 
 
@@ -59,7 +60,7 @@ def _kind_of(parameter: Parameter) -> click.ParamType[Any] | None:
         return Place()
     if values == FLAG:
         return None
-    return click.Choice([*ON_OFF] if values == SWITCH else [str(value) for value in values])
+    return click.Choice([ON_OR_OFF.get(value, str(value)) for value in values])
 
 
 @click.command(
@@ -105,8 +106,8 @@ def fit(
     refuse_memory(run_dir, "--run-dir")
     where = {name: parameters.pop(name) for name in [*parameters] if name not in PARAMETERS}
     for name in parameters:
-        if PARAMETERS[name].values == SWITCH:
-            parameters[name] = ON_OFF[parameters[name]]
+        if PARAMETERS[name].values[: len(SWITCH)] == SWITCH:
+            parameters[name] = ON_OFF.get(parameters[name], parameters[name])
     with shown_progress(quiet=quiet) as tell, connected_to(where):
         result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell, **parameters)
     print_result(result, as_json=as_json, quiet=quiet)

@@ -540,8 +540,9 @@ def _difference(difference: Difference) -> Iterator[str]:
     if difference.moved:
         yield _bold("some of them")
     for row in difference.moved:
-        why = f"  because it is {', '.join(row['answers'])}" if row["answers"] else ""
-        yield f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}{one_line(why)}"
+        why = f"because it is {', '.join(row['answers'])}" if row["answers"] else ""
+        moved = f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}  {one_line(why)}"
+        yield moved.rstrip()
         if row["text"]:
             yield _cut_to_terminal(f"    {one_line(row['text'])}")
 

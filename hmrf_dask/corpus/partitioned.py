@@ -225,6 +225,23 @@ class Corpus:
         """Number of rows and of features."""
         return self.n_rows, self.n_features
 
+    def mapped(self, function: Callable[..., RowBlock], *arguments: Any) -> Corpus:
+        """Return a corpus of the blocks that a function makes: as many rows, as many features.
+
+        Of rows in this process they are made now, of others where and whenever they are asked for.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Corpus.from_rows(np.eye(3)).mapped(lambda block: block).row_counts
+        (3,)
+        """
+        shared = [_value(argument) for argument in arguments]
+        parts = [_lazy(function, part, *shared) for part in self.partitions]
+        if self.in_client:
+            parts = [_value(block) for block in compute(*parts)]
+        return replace(self, partitions=tuple(parts), sources=())
+
     @staticmethod
     def from_rows(
         X: Any,

@@ -52,6 +52,7 @@ from hmrf_dask.estimators.prediction import (
 from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
+from hmrf_dask.fit.metric import metric_of, under_metric, vectors_before
 from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.suggestion import Asked, SoFar, Span, suggest, warn_of_doubt
 from hmrf_dask.parameters import PARAMETERS
@@ -158,6 +159,9 @@ class HMRFEstimator(
         if last is not None:
             last = given_centroids(last, distortion, n_clusters, corpus.n_features)
         asked = FitInput(corpus, constraints, settings, distortion, first, seeds=seeds, last=last)
+        self._factor = None
+        if settings.metric:
+            asked, self._factor = under_metric(asked)
         fitted = fit_corpus(asked, run_dir=run_dir, progress=self._progress)
         self._take(fitted)
         self.choice_of_k_ = choice
@@ -207,12 +211,12 @@ class HMRFEstimator(
     def _take(self, fitted: Fitted) -> None:
         """Set the fitted attributes."""
         state, model = fitted.state, fitted.state.model
-        centers = model.centroids
+        self._centroids = centers = model.centroids
         # A fit that never made new centroids ends with those of the user, which stay theirs.
         own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
         self.n_clusters_ = len(centers)
         self.cluster_centers_ = centers if own else centers.copy()
-        self.feature_weights_ = model.weights
+        self._take_metric(model.weights)
         self.objective_ = state.energy.value
         self.objective_terms_ = state.energy.terms()
         self.objective_history_ = np.asarray(fitted.objective_history())
@@ -227,6 +231,13 @@ class HMRFEstimator(
         self.cluster_ids_ = np.arange(len(model.centroids), dtype=np.int32)
         self._n_features_out = len(model.centroids)
         self._distortion = model.distortion
+
+    def _take_metric(self, weights: FloatArray) -> None:
+        """Set what the metric is, and the centroids in the space of the rows."""
+        self.feature_weights_, self.metric_ = weights, None
+        if self._factor is not None:
+            self.feature_weights_, self.metric_ = None, metric_of(self._factor)
+            self.cluster_centers_ = vectors_before(self._centroids, self._factor)
 
     def _take_labels(self, fitted: Fitted, *, lazy: bool, scratch: bool) -> None:
         """Set `labels_`; a scratch run stays as long as lazy labels, here or elsewhere, read it."""
@@ -247,8 +258,11 @@ class HMRFEstimator(
     def predictor(self) -> Predictor:
         """Return the fitted model as far as new rows need it, for `estimators.prediction`."""
         check_is_fitted(self)
-        metric = (self.feature_weights_, self.smoothing_)
-        return Predictor(self._distortion, self.cluster_centers_, *metric, self._limits)
+        weights, centroids = self.feature_weights_, self.cluster_centers_
+        if self._factor is not None:
+            weights, centroids = np.ones(len(self._factor)), self._centroids
+        metric = (weights, self.smoothing_, self._limits, self._factor)
+        return Predictor(self._distortion, centroids, *metric)
 
     def predict(self, X: Any) -> Any:
         """Return the nearest cluster of each row under the learned metric: int32 of `cluster_ids_`.
@@ -366,8 +380,9 @@ class HMRFEstimator(
     def _restore(self, saved: SavedModel) -> Self:
         """Take the fitted attributes of a saved model."""
         predictor = saved.predictor
-        self.cluster_centers_ = predictor.centroids
-        self.feature_weights_ = predictor.weights
+        self.cluster_centers_ = self._centroids = predictor.centroids
+        self._factor = predictor.factor
+        self._take_metric(predictor.weights)
         self.smoothing_ = predictor.smoothing
         self._limits = predictor.limits
         self.n_features_in_ = predictor.centroids.shape[1]

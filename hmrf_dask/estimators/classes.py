@@ -27,10 +27,13 @@ class HMRFKMeans(HMRFEstimator):
     distortion : str or OwnDistortion, default="cosine"
         How far a row is from a centroid. "cosine", "i-divergence", "kl", "euclidean" or "pearson";
         or an object of your own class.
-    learn_weights : bool or "auto", default="auto"
-        Whether feature weights are learned; "auto": where the distortion gains by it. That is what
-        was shown to help: on for euclidean, i-divergence and kl, off for cosine, pearson and own
-        distortions.
+    learn_weights : bool or "auto" or "full", default="auto"
+        Whether feature weights are learned; "full": a full metric of dense rows, euclidean; "auto":
+        where the distortion gains by it, and of dense rows what keeps most withheld answers. That
+        is what was shown to help: on for euclidean, i-divergence and kl, off for cosine, pearson
+        and own distortions. A full metric is learned from the rows that answers name, before the
+        fit; it takes at most 256 features. Where answers name three rows or more for each feature,
+        "auto" takes a full metric, weights, or neither.
     penalty : {"auto", "trust", "distance", "potts"}, default="auto"
         What a violated pair costs: by how likely it is right (trust), by its distance (HMRF), or
         the same whatever it is (potts: PCKMeans); auto: trust for cosine or where trust is given,
@@ -101,7 +104,10 @@ class HMRFKMeans(HMRFEstimator):
     cluster_ids_ : ndarray of int32, shape (n_clusters,)
         What `predict` calls each cluster: its position, 0 to n_clusters - 1, after a fit. The model
         of a job's release has the ids that stay from run to run.
-    feature_weights_ : ndarray of shape (n_features,)
+    feature_weights_ : ndarray of shape (n_features,), or None
+        None where the metric is a full one.
+    metric_ : ndarray of shape (n_features, n_features), or None
+        A of a full metric, (x - y)ᵀ A (x - y). J and `transform` are in its terms.
     objective_ : float
         J, recomputed from rows and pairs.
     objective_terms_ : dict of str to float

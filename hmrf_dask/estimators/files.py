@@ -82,6 +82,8 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
     }
     if predictor.limits is not None:
         arrays["limits"] = predictor.limits
+    if predictor.factor is not None:
+        arrays["factor"] = predictor.factor
     if not isinstance(parameters.get("init", ""), str):
         arrays["init"] = np.asarray(parameters.pop("init"))
     files = {f"{name}.npy": encode_npy(array) for name, array in arrays.items()}
@@ -180,10 +182,13 @@ def _require_shapes(arrays: Mapping[str, AnyArray], n_features: int) -> None:
         raise ValueError(f"arrays of {n_features} features have the shapes {shapes}")
     if centroids.ndim != 2 or centroids.shape[1] != n_features:
         raise ValueError(f"centroids of {n_features} features have the shape {centroids.shape}")
+    factor = arrays.get("factor", np.zeros((n_features, n_features)))
+    if factor.shape != (n_features, n_features) or not np.array_equal(factor, np.triu(factor)):
+        raise ValueError(f"a factor of {n_features} features has the shape {factor.shape}")
     limits = arrays.get("limits")
     if limits is not None and (limits.dtype != np.int64 or limits.shape != centroids.shape[:1]):
         raise ValueError("limits must be one int64 for each cluster")
-    for name, array in {**rows, "centroids": centroids}.items():
+    for name, array in {**rows, "centroids": centroids, "factor": factor}.items():
         if array.dtype != np.float64 or not np.isfinite(array).all():
             raise ValueError(f"{name} has other values than finite float64")
 
@@ -195,8 +200,9 @@ def _model_of(record: _Record, arrays: dict[str, AnyArray]) -> SavedModel:
     extent = Extent(**asdict(facts), minimum=arrays["minimum"], maximum=arrays["maximum"])
     distortion = DISTORTIONS[record.distortion]().bind(extent)
     predictor = Predictor(
-        distortion, arrays["centroids"], arrays["weights"], record.smoothing, arrays.get("limits")
-    )
+        distortion, arrays["centroids"], arrays["weights"], record.smoothing,
+        arrays.get("limits"), arrays.get("factor"),
+    )  # fmt: skip
     ids, n_clusters = record.cluster_ids, len(predictor.centroids)
     if len(ids) != n_clusters or len({one for one in ids if 0 <= one < 2**31}) != n_clusters:
         raise ValueError(f"cluster_ids must be {n_clusters} different ids, got {ids}")

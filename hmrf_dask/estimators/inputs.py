@@ -72,7 +72,9 @@ def make_settings(
                 "of its rows"
             )
         values["n_clusters"] = 0
-    values["learn_weights"] = _learning(values.get("learn_weights", False), distortion)
+    learning = values.get("learn_weights", False)
+    values["metric"] = _metric(learning, distortion)
+    values["learn_weights"] = _learning(learning, distortion)
     _check_refinement(values["refine"], distortion)
     if "penalty" in values:
         if trusted or (trusting and values["penalty"] == "auto"):
@@ -230,9 +232,21 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def _metric(asked: str | bool, distortion: Distortion) -> str:
+    """Return whether a full metric is asked for, "" where there can be none."""
+    if distortion.learning == "variance":
+        return asked if isinstance(asked, str) else ""
+    if asked == "full":
+        raise ConfigurationError(
+            f"learn_weights 'full' must go with the distortion 'euclidean', got "
+            f"{distortion.name!r}; use learn_weights True, or distortion 'euclidean'"
+        )
+    return ""
+
+
 def _learning(asked: str | bool, distortion: Distortion) -> bool:
-    if asked == "auto":
-        return distortion.default_learning
+    if asked in ("auto", "full"):
+        return distortion.default_learning and asked == "auto"
     if asked and distortion.learning is None:
         raise ConfigurationError(
             f"learn_weights must be 'auto' or False for the distortion {distortion.name!r}, which "

@@ -15,7 +15,9 @@ from hmrf_dask.fit.preparation import TaskMemory, check_memory, reading_task, ta
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
 from hmrf_dask.kernels.distances import UNDECIDED
 from hmrf_dask.kernels.exact import exact_sum, exact_value
+from hmrf_dask.kernels.sketches import Basis
 from hmrf_dask.rows.block import RowBlock, check_finite
+from hmrf_dask.tasks.metric import in_metric
 from hmrf_dask.tasks.outliers import Metric, beyond_limits
 from hmrf_dask.tasks.partitions import add_limbs
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
@@ -32,6 +34,7 @@ class Predictor:
     weights: FloatArray
     smoothing: float
     limits: IntArray | None = None  # beyond which rows are outliers; None: none are
+    factor: FloatArray | None = None  # F of a full metric: rows are x·F, as centroids are here
 
     def terms(self, block: RowBlock) -> Any:
         """Return what distances need of the rows, or raise what is wrong with them."""
@@ -187,9 +190,13 @@ def over_partitions(
     check_memory([table_task(*predictor.centroids.shape), reading_task(corpus.sources)])
     shared = flow.share(predictor)
     table = flow.lazy(table_of, shared)
+    blocks = list(corpus.blocks)
+    if predictor.factor is not None:
+        basis = flow.share(Basis(predictor.factor))
+        blocks = [flow.lazy(in_metric, block, basis) for block in blocks]
     return [
         flow.lazy(function, block, shared, table, *more)
-        for block, *more in zip(corpus.blocks, *known, strict=True)
+        for block, *more in zip(blocks, *known, strict=True)
     ]
 
 

@@ -174,7 +174,7 @@ def _chosen(
     if plain:
         clusters = _clusters_of(model, table)
     else:  # distances of another kind say nothing about directions
-        clusters = Clusters.of(pool, predictor.centroids)
+        clusters = Clusters.of(pool, model.cluster_centers_)
     return choose(pool, clusters, known, n)
 
 

@@ -37,7 +37,6 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.storage.whole_files import decode_parquet
-from hmrf_dask.text.embedders import Embedder, find_embedder
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.given import as_texts
 from hmrf_dask.text.tfidf import Vocabulary
@@ -368,7 +367,7 @@ class ReleasedModel:
         values, place = as_texts(texts), Place(self.output) if self.output else None
         for first in range(0, len(values), BATCH_ROWS):
             some = values[first : first + BATCH_ROWS]
-            yield rows_of_texts(some, vocabulary, self._embedder, place)
+            yield rows_of_texts(some, vocabulary, place)
 
     @property
     def _takes_vectors(self) -> bool:
@@ -377,12 +376,6 @@ class ReleasedModel:
         return self._vocabulary is None or (
             dense is not None and dense.alone and not dense.identity
         )
-
-    @cached_property
-    def _embedder(self) -> Embedder | None:
-        """What makes vectors of texts, where rows have such."""
-        dense = None if self._vocabulary is None else self._vocabulary.dense
-        return find_embedder(dense.model) if dense is not None and dense.identity else None
 
     # ---- what it is made of
 

@@ -24,11 +24,13 @@ from hmrf_dask.kernels.compiled import (
 from hmrf_dask.kernels.distances import Operands, Table, distance
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds, rows_to_compare
-from hmrf_dask.kernels.instructions import prefetch_row
+from hmrf_dask.kernels.instructions import prefetch, prefetch_row
 from hmrf_dask.kernels.products import (
     LANES,
     Columns,
     aligned,
+    dense_end,
+    multiply_entries,
     multiply_row,
     multiply_rows,
     rows_together,
@@ -278,6 +280,55 @@ def _nearest_dense(
         carry(out.change)
 
 
+class DenseEnd(NamedTuple):
+    """The last columns, where most rows have all of them; buffer for where each row's begin."""
+
+    columns: Columns
+    starts: IntArray
+
+
+@njit(nogil=True, cache=True, makes_arrays=False)
+def _nearest_mixed(
+    read: Operands,
+    scoring: Scoring,
+    end: DenseEnd,
+    todo: LabelArray,
+    labels: LabelArray,
+    scores: RowArray,
+    out: Nearest,
+) -> None:
+    """Do the same for rows that are sparse but for the last columns, those of `end`.
+
+    Several rows are multiplied with these together; the last of `scores` are of the entries before.
+    """
+    rows, n_rows, before = read.rows, scores.shape[0] - 1, scores[scores.shape[0] - 1]
+    n_end, starts = end.columns.table.shape[0], end.starts
+    first_column = rows.n_features - n_end
+    for first in range(0, todo.shape[0], n_rows):
+        count = min(n_rows, todo.shape[0] - first)
+        for r in range(n_rows):  # a row that has fewer entries is multiplied again
+            i = todo[first + min(r, count - 1)]
+            starts[r] = max(np.int64(rows.indptr[i + 1]) - n_end, 0)
+        for t in range(first + count, min(first + count + n_rows, todo.shape[0])):
+            i = np.int64(todo[t])
+            start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
+            for p in range(start, stop, LANES):
+                prefetch(rows.values, p)
+            for p in range(start, stop - n_end, LANES):
+                prefetch(rows.indices, p)
+        multiply_rows(rows, starts, end.columns, scores)
+        for r in range(count):
+            i = np.int64(todo[first + r])
+            start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
+            whole = stop - n_end >= start and rows.indices[stop - n_end] == first_column
+            multiply_entries(rows, start, stop - n_end if whole else stop, scoring.columns, before)
+            for h in range(before.shape[0]):
+                scores[r, h] = before[h] + (scores[r, h] if whole else np.float32(0.0))
+            _choose(read, scoring, i, labels[i], scores[r], out)
+    if out.change.shape[0] > 0:
+        carry(out.change)
+
+
 def _lasting_scaling(
     rows: RowArrays, terms: Terms, rounding: RoundingBounds, bounds: RowBounds
 ) -> RowScaling:
@@ -323,6 +374,12 @@ def nearest(
         together = rows_together(len(columns.vectors))
         scores, starts = aligned((together, width), np.float32), np.empty(together, np.int64)
         _nearest_dense(read, scoring, *kept, starts, scores, found)
+    elif n_end := dense_end(rows):
+        dense = Columns(approximate.together.table[-n_end:], approximate.together.vectors)
+        together = rows_together(len(dense.vectors))
+        scores = aligned((together + 1, width), np.float32)
+        end = DenseEnd(dense, np.empty(together, np.int64))
+        _nearest_mixed(read, scoring, end, *kept, scores, found)
     else:
         _nearest(read, scoring, *kept, aligned((width,), np.float32), found)
     if bounds is not None:

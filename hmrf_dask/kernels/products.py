@@ -22,7 +22,7 @@ from llvmlite import ir
 from numba import types
 
 from hmrf_dask.kernels import compiled
-from hmrf_dask.kernels.compiled import COMPILED, cpu_features, inner, instruction
+from hmrf_dask.kernels.compiled import COMPILED, RowArrays, cpu_features, inner, instruction
 from hmrf_dask.kernels.threads import LINE, buffer
 from hmrf_dask.types import AnyArray
 
@@ -95,6 +95,29 @@ def rows_together(n_vectors: int) -> int:
         if rows * n_vectors + min(rows, n_vectors) + 1 <= registers
     ]
     return max(fitting, default=1)
+
+
+TRIED = 16  # rows that show whether the last columns are dense
+
+
+def dense_end(rows: RowArrays) -> int:
+    """Return how many of the last columns most sparse rows have all of; 0 where these are few.
+
+    Rows of words and an embedding have it whole. It decides no bits: where the few rows that are
+    tried mislead, others take longer.
+
+    Examples
+    --------
+    >>> indices, indptr = np.array([0, *range(4, 24), *range(4, 24)]), np.array([0, 21, 41])
+    >>> dense_end(RowArrays(np.ones(41, np.float32), indices, indptr, False, 24))
+    20
+    """
+    ends = []
+    for i in range(min(TRIED, rows.n_rows)):
+        features = rows.indices[rows.indptr[i] : rows.indptr[i + 1]][::-1]
+        ends.append(np.count_nonzero(features == rows.n_features - 1 - np.arange(len(features))))
+    common = sorted(ends)[len(ends) // 2] if ends and not rows.dense else 0
+    return int(common) if common >= LANES else 0
 
 
 def aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
@@ -346,6 +369,13 @@ def multiply_rows(rows: Any, starts: Any, columns: Any, out: Any) -> None:
     """Write the float32 products of dense rows, by where they start, with all columns."""
     for column in range(0, columns.table.shape[1], LANES * len(columns.vectors)):
         _products(rows, starts, columns, out, column)
+
+
+@inner(inline="always")
+def multiply_entries(rows: Any, start: Any, stop: Any, columns: Any, out: Any) -> None:
+    """Write the products of some entries of a sparse row with all columns."""
+    for column in range(0, columns.table.shape[1], LANES * len(columns.vectors)):
+        _sparse_product(rows, columns, out, start, stop, column)
 
 
 @inner(inline="always")

@@ -28,7 +28,7 @@ from hmrf_dask.report.content import Cluster, Report, Text, Word, rounded
 MOST_BYTES: Final = 1_000_000
 MOST_LISTED: Final = 1_000  # clusters
 _LENGTHS = ((240, 90), (160, 60), (100, 40), (60, 24), (40, 0))  # characters: clusters, map
-_ALL = 360_000  # characters of texts at first
+_ALL = 500_000  # characters of texts at first
 _COMMON: Final = 0.1  # of the sampled texts have a word: it is not marked
 _WORD = re.compile(r"[^\W_]{3,}")
 
@@ -68,7 +68,7 @@ def _page(report: Report, length: int, on_map: int) -> bytes:
         drawn=_drawn(report),
         growing=_growing(listed),
         common=_common(report.documents_shown),
-        excerpt=min(length, 120),
+        excerpt=min(length // 2, 120),
     )
     return text.encode()
 

@@ -150,13 +150,13 @@ class Blocks:
             raise ConfigurationError(
                 f"weights must be one for each kind of rows, got {len(shares)} for {len(parts)}"
             )
-        counts = [getattr(one, "shape", (None,))[0] for one in parts]
+        blocks = [_block_of(one, number) for number, one in enumerate(parts, 1)]
+        counts = [one.n_rows for one in blocks]
         if len(set(counts)) > 1:
             raise InvalidInputError(
                 "all kinds of rows must be of the same documents, got "
                 f"{', '.join(map(str, counts))} rows; give each kind a row for each document"
             )
-        blocks = [_block_of(one, number) for number, one in enumerate(parts, 1)]
         joined = join(blocks, shares)
         dense = joined.block.is_dense
         self.matrix: Any = joined.block.to_dense() if dense else joined.block.to_scipy()

@@ -37,6 +37,7 @@ class Settings:
     inference: Inference = "icm"
     refine: str | bool = "auto"
     learn_weights: bool = False
+    metric: str = ""  # "full", or "auto": full, diagonal (learned weights) or none
     weight_update: WeightUpdate = "normalized"
     closure: bool = True
     on_conflict: Literal["warn", "raise", "keep", "drop"] = "warn"

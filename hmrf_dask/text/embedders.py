@@ -136,10 +136,12 @@ def _class_of(model: str) -> Callable[[], object]:
 
 def _of_folder(folder: str) -> Embedder:
     """Return the embedder of a folder by what lies in it."""
-    config = _json_in(folder, "config.json")
-    if isinstance(config, dict) and config.get("model_type") == "model2vec":
+    config, modules = _json_in(folder, "config.json"), _json_in(folder, "modules.json")
+    kinds = [str(one.get("type")) for one in modules or () if isinstance(one, dict)]
+    is_static = isinstance(config, dict) and config.get("model_type") == "model2vec"
+    if is_static or (kinds and kinds[0].endswith("StaticEmbedding")):
         return StaticFolder(folder)
-    if _json_in(folder, "modules.json") is not None:
+    if kinds:
         return TransformerFolder(folder)
     got = "no folder" if not os.path.isdir(folder) else "a folder without either"
     raise ConfigurationError(

@@ -28,7 +28,7 @@ from hmrf_dask.rows.blocks import join
 from hmrf_dask.rows.encoding import BlockFile
 from hmrf_dask.rows.files import BlockSource, write_block
 from hmrf_dask.text.counts import Counted, TextSettings, count_texts, stray_stop_words
-from hmrf_dask.text.embedders import Embedder
+from hmrf_dask.text.embedders import Embedder, find_embedder
 from hmrf_dask.text.files import (
     ROWS,
     CountedBatch,
@@ -331,15 +331,12 @@ def _projected(block: RowBlock, vocabulary: Vocabulary) -> RowBlock:
 
 
 def rows_of_texts(
-    texts: Sequence[str],
-    vocabulary: Vocabulary,
-    embedder: Embedder | None = None,
-    place: Place | None = None,
+    texts: Sequence[str], vocabulary: Vocabulary, place: Place | None = None
 ) -> RowBlock:
     """Return the rows of a few texts in memory, the same bits as in files.
 
-    Where the vocabulary has vectors, `embedder` is the one of its identity; vectors that are stored
-    in the output `place` are not made again.
+    Where the vocabulary has vectors, those that are stored in the output `place` are not made
+    again; others are made by the model that the vocabulary names.
 
     Examples
     --------
@@ -349,17 +346,27 @@ def rows_of_texts(
     >>> rows_of_texts(["tree", "sea"], vocabulary).to_dense().tolist()
     [[0.0, 1.0], [0.0, 0.0]]
     """
-    ids = [str(number) for number in range(len(texts))]
-    vectors, dense = None, vocabulary.dense
-    if dense is not None:
-        if embedder is None or embedder.identity != dense.identity:
-            got = "none" if embedder is None else embedder.identity
-            raise ConfigurationError(
-                f"texts must be embedded by {dense.identity or 'whoever made the ready column'}, "
-                f"as those of the fit were, got {got}; install that model, or give rows"
-            )
+    ids, vectors = [str(number) for number in range(len(texts))], None
+    if vocabulary.dense is not None:
+        embedder = _embedder_of(vocabulary.dense)
         vectors = RowBlock.from_array(vectors_of(texts, embedder, place), ids)
     return _weighed(count_texts(texts, vocabulary.settings), vocabulary, ids, vectors)[0]
+
+
+def _embedder_of(dense: Dense) -> Embedder:
+    """Return the embedder of the fit; another one, or none, is an error."""
+    if not dense.identity:
+        raise ConfigurationError(
+            "texts must be embedded by whoever made the column of embeddings, got texts alone; "
+            "give rows to the model instead"
+        )
+    embedder = find_embedder(dense.model)
+    if embedder.identity != dense.identity:
+        raise ConfigurationError(
+            f"texts must be embedded by {dense.identity}, as those of the fit were, got "
+            f"{embedder.identity} as {dense.model}; install that version again"
+        )
+    return embedder
 
 
 def _end_rows(

@@ -186,7 +186,7 @@ def _are_there(storage: Storage, folder: str, known: VectorSource) -> bool:
 
 
 def _places_of(
-    index: _Index, texts: Sequence[str], embedder: Embedder, most_bytes: int
+    index: VectorIndex, texts: Sequence[str], embedder: Embedder, most_bytes: int
 ) -> tuple[IntArray, int]:
     """Return where the vector of each text lies, stored now where it was not, and how many were."""
     if not texts:
@@ -202,7 +202,7 @@ def _places_of(
         return index.find(hashes)[which], len(missing)
 
 
-def _written(index: _Index, folder: str, number: int, places: IntArray) -> VectorBatch:
+def _written(index: VectorIndex, folder: str, number: int, places: IntArray) -> VectorBatch:
     """Write where the vectors of a batch lie."""
     table = pa.table({"place": as_arrow(places, pa.int64())})
     file = write_file(index.storage, folder, f"places-{number:05d}", encode_parquet(table))
@@ -239,7 +239,7 @@ def _read_log(storage: Storage, name: str, width: int, sha256_: str) -> RowArray
 # ---- the index
 
 
-class _Index:
+class VectorIndex:
     """Where vectors lie by the hash of their text, as far as this process has read the log.
 
     Sorted runs that double in size, as ids that come twice are found: 24 bytes a text.
@@ -336,15 +336,15 @@ def _encoded(hashes: AnyArray, vectors: RowArray) -> bytes:
     return encode_parquet(table, compression="none", use_dictionary=False)
 
 
-_INDEXES: dict[tuple[str, str], _Index] = {}
+_INDEXES: dict[tuple[str, str], VectorIndex] = {}
 _MAKING = RLock()
 
 
-def _index_of(storage: Storage, folder: str) -> _Index:
+def _index_of(storage: Storage, folder: str) -> VectorIndex:
     """Return the index of this process: that of another output takes its place."""
     with _MAKING:
         key = (storage.url, folder)
         if key not in _INDEXES:
             _INDEXES.clear()
-            _INDEXES[key] = _Index(storage, folder)
+            _INDEXES[key] = VectorIndex(storage, folder)
         return _INDEXES[key]

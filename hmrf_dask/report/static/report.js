@@ -289,7 +289,7 @@
       const list = element("p", {}, "Most like: ");
       cluster.near.forEach(([id, likeness], number) => {
         const other = clusters[place.get(id)];
-        list.append(number ? ", " : "", element("a", { href: `#c${id}`, "data-cluster": id }, String(id)), ` ${other ? called(other) : ""} (${likeness})`);
+        list.append(number ? ", " : "", element("a", { href: `#c${id}` }, String(id)), ` ${other ? called(other) : ""} (${likeness})`);
       });
       panel.append(list);
     }
@@ -336,8 +336,8 @@
   }
 
   document.addEventListener("click", (event) => {
-    const link = event.target.closest?.("a[data-cluster]");
-    const number = link ? place.get(Number(link.dataset.cluster)) : undefined;
+    const link = event.target.closest?.("a[href^='#c']");
+    const number = link ? place.get(Number(link.hash.slice(2))) : undefined;
     if (number === undefined) return;
     event.preventDefault();
     choose(number);
@@ -372,6 +372,11 @@
     by("filtered").textContent = needle ? `${left} of ${rows.length} clusters` : "";
   }
 
+  function numberOf(text) {
+    const number = parseFloat(text.replaceAll(",", ""));
+    return Number.isNaN(number) ? 0 : number;
+  }
+
   function later(work) {
     let timer = 0;
     return (event) => { clearTimeout(timer); timer = setTimeout(() => work(event.target.value), 120); };
@@ -386,7 +391,7 @@
       const down = head.getAttribute("aria-sort") ? head.getAttribute("aria-sort") === "ascending" : head.classList.contains("number");
       document.querySelectorAll("#table th[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const key = head.dataset.sort === "number" ? (row) => Number(row.cells[column].dataset.value) : (row) => row.cells[column].textContent;
+      const key = head.dataset.sort === "number" ? (row) => numberOf(row.cells[column].textContent) : (row) => row.cells[column].textContent;
       const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (down ? -1 : 1);
       by("table").tBodies[0].append(...rows.sort(order));
     });

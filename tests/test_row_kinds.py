@@ -1,0 +1,122 @@
+"""Rows of several kinds side by side: their scale, what finds their centroids, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hmrf_dask import Blocks, HMRFKMeans, KMeans
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
+from hmrf_dask.kernels import nearest, products
+from hmrf_dask.rows.block import RowBlock
+from tests.support.distortion_rows import bound, check_nearest, text_like, used
+
+N_WORDS, WIDTH = 60, 24
+
+
+def kinds(n_rows: int = 90, seed: int = 0) -> tuple[Any, Any]:
+    """Return words and vectors of documents of three classes; some lack one kind, one both."""
+    rng = np.random.default_rng(seed)
+    classes = np.arange(n_rows) % 3
+    words = text_like(n_rows, N_WORDS, seed).astype(np.float64)
+    words[np.arange(n_rows), classes] += 2.0
+    vectors = rng.standard_normal((n_rows, WIDTH)) + 3.0 * np.eye(WIDTH)[classes]
+    words[[4, 9]] = 0.0
+    vectors[[5, 9]] = 0.0
+    return sp.csr_array(words), vectors
+
+
+def test_a_row_is_unit_kinds_at_the_roots_of_their_shares() -> None:
+    words, vectors = kinds()
+    rows = Blocks([words, vectors], weights=[3, 1])
+    dense = rows.matrix.toarray().astype(np.float64)
+    lengths = np.linalg.norm(dense, axis=1)
+    np.testing.assert_allclose(np.delete(lengths, 9), 1.0, rtol=1e-6)
+    assert lengths[9] == 0.0
+    both = np.delete(np.arange(90), [4, 5, 9])
+    of_words = np.linalg.norm(dense[:, :N_WORDS], axis=1)
+    np.testing.assert_allclose(of_words[both], np.sqrt(0.75), rtol=1e-6)
+    assert of_words[4] == 0.0
+    assert of_words[5] == pytest.approx(1.0)
+    assert rows.n_partial == 2
+    expected = words.toarray() / np.linalg.norm(words.toarray(), axis=1, keepdims=True).clip(1e-9)
+    np.testing.assert_allclose(dense[both, :N_WORDS], np.sqrt(0.75) * expected[both], rtol=1e-6)
+
+
+def test_kinds_that_are_dense_make_dense_rows() -> None:
+    _, vectors = kinds()
+    rows = Blocks([vectors, vectors[:, :3]])
+    assert isinstance(rows.matrix, np.ndarray)
+    assert rows.shape == (90, WIDTH + 3)
+
+
+@pytest.mark.filterwarnings("ignore:1 rows? (is|are) zero:hmrf_dask.errors.HmrfWarning")
+def test_a_fit_finds_and_predicts_what_both_kinds_show() -> None:
+    words, vectors = kinds()
+    rows = Blocks([words, vectors], weights=[1, 0.5])
+    model = HMRFKMeans(3, random_state=0).fit(rows, must_link=[(0, 3)], cannot_link=[(0, 1)])
+    labels = np.delete(model.labels_, 9)
+    table = np.zeros((3, 3), int)
+    np.add.at(table, (np.delete(np.arange(90) % 3, 9), labels), 1)
+    assert table.max(axis=1).sum() >= 87
+    some = Blocks([words[:6], vectors[:6]], weights=[1, 0.5])
+    assert model.predict(some).tolist() == model.labels_[:6].tolist()
+
+
+@pytest.mark.parametrize("K", [3, 40])
+@pytest.mark.parametrize("name", ["cosine", "euclidean"])
+def test_rows_with_a_dense_end_find_the_nearest(
+    name: str, K: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, vectors = kinds(97, seed=K)
+    vectors[11, 3] = 0.0  # its end is not whole
+    block = RowBlock.from_scipy(Blocks([words, vectors]).matrix)
+    ends: list[int] = []
+
+    def noted(rows: Any) -> int:
+        ends.append(products.dense_end(rows))
+        return ends[-1]
+
+    monkeypatch.setattr(nearest, "dense_end", noted)
+    rng = np.random.default_rng(K)
+    centroids = rng.standard_normal((K, block.n_features))
+    centroids[-1] = centroids[0]
+    distortion = bound(name, block.to_dense())
+    check_nearest(distortion, block, *used(distortion, block, centroids, np.ones(block.n_features)))
+    assert set(ends) == {WIDTH}
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 5])
+def test_few_rows_with_a_dense_end(n_rows: int) -> None:
+    words, vectors = kinds(30)
+    block = RowBlock.from_scipy(Blocks([words, vectors]).matrix).rows(0, n_rows)
+    distortion = bound("cosine", block.to_dense())
+    centroids = np.random.default_rng(1).standard_normal((20, block.n_features))
+    check_nearest(distortion, block, *used(distortion, block, centroids, np.ones(block.n_features)))
+
+
+def test_what_is_no_kind_of_rows_is_refused() -> None:
+    words, vectors = kinds()
+    with pytest.raises(InvalidInputError, match="must be of the same documents, got 90, 89 rows"):
+        Blocks([words, vectors[1:]])
+    with pytest.raises(ConfigurationError, match="must be one for each kind of rows, got 1 for 2"):
+        Blocks([words, vectors], weights=[1])
+    with pytest.raises(ConfigurationError, match="weights must be numbers above 0"):
+        Blocks([words, vectors], weights=[1, 0])
+    with pytest.raises(InvalidInputError, match="must be a scipy sparse matrix or an ndarray"):
+        Blocks([words, vectors.tolist()])
+    vectors[7, 1] = np.nan
+    with pytest.raises(InvalidInputError, match="every value must be finite"):
+        Blocks([words, vectors])
+
+
+def test_other_distortions_are_refused() -> None:
+    rows = Blocks(list(kinds()))
+    for name in ("pearson", "kl", "i-divergence"):
+        with pytest.raises(ConfigurationError, match="must go with distortion cosine or euclidean"):
+            HMRFKMeans(3, distortion=name).fit(rows)
+    with pytest.warns(HmrfWarning, match="zero"):
+        KMeans(3, random_state=0).fit(rows)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmrf_dask import HMRFKMeans, KMeans, load
+from hmrf_dask import HMRFKMeans, KMeans, load, load_release
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.jobs.places import Report
@@ -118,6 +118,9 @@ def test_a_job_marks_outliers_in_every_night(tmp_path: Path) -> None:
         assert marked >= {one["id"] for one in (*foreign, *late)}
         assert (report.documents["all"], report.documents["outliers"]) == (66, len(marked))
         assert lineage_of(report).ids == (0, 1, 2)
+        released = load_release(report.output)
+        assert released.predict([alien, ""]).tolist() == [-1, -1]
+        assert released.classified([alien]).to_pylist()[0]["margin"] is None
         if mode == "predict":
             assert marked - outliers == {one["id"] for one in late}
             assert (report.documents["new"], report.documents["gone"]) == (0, 0)

@@ -234,7 +234,8 @@ class HMRFEstimator(
 
     def _take_metric(self, weights: FloatArray) -> None:
         """Set what the metric is, and the centroids in the space of the rows."""
-        self.feature_weights_, self.metric_ = weights, None
+        self.feature_weights_: FloatArray | None = weights
+        self.metric_: FloatArray | None = None
         if self._factor is not None:
             self.feature_weights_, self.metric_ = None, metric_of(self._factor)
             self.cluster_centers_ = vectors_before(self._centroids, self._factor)
@@ -259,10 +260,10 @@ class HMRFEstimator(
         """Return the fitted model as far as new rows need it, for `estimators.prediction`."""
         check_is_fitted(self)
         weights, centroids = self.feature_weights_, self.cluster_centers_
-        if self._factor is not None:
-            weights, centroids = np.ones(len(self._factor)), self._centroids
-        metric = (weights, self.smoothing_, self._limits, self._factor)
-        return Predictor(self._distortion, centroids, *metric)
+        if weights is None:
+            weights, centroids = np.ones(centroids.shape[1]), self._centroids
+        rest = (self.smoothing_, self._limits, self._factor)
+        return Predictor(self._distortion, centroids, weights, *rest)
 
     def predict(self, X: Any) -> Any:
         """Return the nearest cluster of each row under the learned metric: int32 of `cluster_ids_`.

@@ -36,6 +36,10 @@ class Predictor:
     limits: IntArray | None = None  # beyond which rows are outliers; None: none are
     factor: FloatArray | None = None  # F of a full metric: rows are x·F, as centroids are here
 
+    def rows(self, block: RowBlock) -> RowBlock:
+        """Return rows in the space that centroids are in: of a full metric x·F."""
+        return block if self.factor is None else in_metric(block, Basis(self.factor))
+
     def terms(self, block: RowBlock) -> Any:
         """Return what distances need of the rows, or raise what is wrong with them."""
         check_finite(block)

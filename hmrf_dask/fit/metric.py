@@ -309,7 +309,7 @@ def metric_of(factor: FloatArray) -> FloatArray:
     >>> metric_of(np.array([[2.0, 1.0], [0.0, 1.0]])).tolist()
     [[5.0, 1.0], [1.0, 1.0]]
     """
-    return np.einsum("ij,kj->ik", factor, factor)
+    return np.asarray(np.einsum("ij,kj->ik", factor, factor), np.float64)
 
 
 def vectors_under(centroids: FloatArray, factor: FloatArray) -> FloatArray:
@@ -320,7 +320,7 @@ def vectors_under(centroids: FloatArray, factor: FloatArray) -> FloatArray:
     >>> vectors_under(np.array([[3.0, 1.0]]), np.diag([2.0, 0.0])).tolist()
     [[6.0, 0.0]]
     """
-    return np.einsum("kd,de->ke", centroids, factor)
+    return np.asarray(np.einsum("kd,de->ke", centroids, factor), np.float64)
 
 
 def vectors_before(centroids: FloatArray, factor: FloatArray) -> FloatArray:
@@ -334,4 +334,4 @@ def vectors_before(centroids: FloatArray, factor: FloatArray) -> FloatArray:
     used = np.flatnonzero(np.diag(factor))
     back = np.zeros_like(factor)
     back[np.ix_(used, used)] = inverse_of(factor[np.ix_(used, used)].T).T
-    return np.einsum("kd,de->ke", centroids, back)
+    return np.asarray(np.einsum("kd,de->ke", centroids, back), np.float64)

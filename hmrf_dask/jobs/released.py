@@ -17,7 +17,7 @@ from hmrf_dask.documents.batches import BATCH_ROWS
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, UnreadableFileError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
-from hmrf_dask.estimators.prediction import labels_of, table_of
+from hmrf_dask.estimators.prediction import OUTLIER, marked_labels_of, table_of
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.assignments import compare
 from hmrf_dask.jobs.names import called, names_given
@@ -41,7 +41,7 @@ from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.given import as_texts
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
-from hmrf_dask.types import BoolArray, IntArray
+from hmrf_dask.types import BoolArray, IntArray, LabelArray
 
 SHOWN: Final = 20  # clusters in a notebook
 _WIDTH: Final = 200  # characters of a text in a table that is drawn
@@ -160,7 +160,7 @@ class ReleasedModel:
     def in_memory(self, held: InMemory) -> ReleasedModel:
         """Read all that it may be asked for, and need its files no more; return itself."""
         self._memory = held
-        _ = (self._table, self._vocabulary, self._embedder, self.names, self.report)
+        _ = (self._table, self._vocabulary, self.names, self.report)
         self.output = ""
         return self
 
@@ -309,13 +309,18 @@ class ReleasedModel:
         Returns
         -------
         ndarray of shape (n_texts,), int32
-            Ids of clusters, as in `clusters`.
+            Ids of clusters, as in `clusters`; -1 of outliers, where the job marks some.
         """
-        ids = self.model.cluster_ids_
-        parts = [
-            ids[labels_of(block, self._predictor, self._table)] for block in self._blocks(texts)
-        ]
-        return np.concatenate([np.zeros(0, ids.dtype), *parts])
+        parts = [self._called(self._labels(block)) for block in self._blocks(texts)]
+        return np.concatenate([np.zeros(0, np.int32), *parts])
+
+    def _labels(self, block: RowBlock) -> LabelArray:
+        rows = self._predictor.rows(block)
+        return marked_labels_of(rows, self._predictor, self._table)
+
+    def _called(self, labels: LabelArray) -> LabelArray:
+        """Return the ids of labels, -1 of outliers."""
+        return np.where(labels < 0, np.int32(OUTLIER), self.model.cluster_ids_[labels])
 
     def classify(self, texts: Any) -> Any:
         """Return the cluster of each text, what it is called, and how clear that is.
@@ -328,9 +333,9 @@ class ReleasedModel:
         Returns
         -------
         table
-            `cluster`, `name`; `distortion`, the distance to its centroid; `runner_up`, the nearest
-            other cluster; `margin`, how much farther that is; `known`, whether the model knows any
-            of the words: without that a cluster says nothing.
+            `cluster`, -1 of outliers; `name`; `distortion`, the distance to its centroid;
+            `runner_up`, the nearest other cluster; `margin`, how much farther that is; `known`,
+            whether the model knows any of the words: without that a cluster says nothing.
         """
         return as_table(self.classified(texts))
 
@@ -340,17 +345,18 @@ class ReleasedModel:
         return pa.concat_tables([_NOTHING, *tables])
 
     def _classified(self, block: RowBlock) -> pa.Table:
-        ids = self.model.cluster_ids_
-        labels = labels_of(block, self._predictor, self._table)
-        rows = compare(block, self._predictor, self._table, labels)
-        several = len(ids) > 1
+        labels = self._labels(block)
+        rows = compare(self._predictor.rows(block), self._predictor, self._table, labels)
+        clusters = self._called(labels).tolist()
+        several = len(self.model.cluster_ids_) > 1
         nothing = pa.nulls(block.n_rows)
+        margins = np.where(labels < 0, np.nan, rows.nearest - rows.own)
         columns = [
-            ids[labels].tolist(),
-            [self.names[one] for one in ids[labels].tolist()],
+            clusters,
+            [self.names.get(cluster, "") for cluster in clusters],
             rows.own.tolist(),
-            ids[rows.runner_up].tolist() if several else nothing,
-            (rows.nearest - rows.own).tolist() if several else nothing,
+            self._called(rows.runner_up).tolist() if several else nothing,
+            pa.array(margins, from_pandas=True) if several else nothing,
             _has_words(block).tolist(),
         ]
         return pa.table(

@@ -135,8 +135,9 @@ def _bars(
         raise InvalidInputError(
             f"rows must be made of words alone, got {n_columns} columns for {words.n_columns} words"
         )
-    weights = np.asarray(model.feature_weights_, np.float64)
-    learned = weights if words.components is None and (weights != 1.0).any() else None
+    weights = model.feature_weights_  # none where the metric is a full one
+    plain = weights is None or words.components is not None or (weights == 1.0).all()
+    learned = None if plain else weights
     many = _FEW_BARS * 15 // max(len(sizes), 1)
     bars = word_bars(
         model.cluster_centers_, sizes, words.terms,

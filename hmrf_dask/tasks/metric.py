@@ -40,7 +40,7 @@ def reach_of(block: RowBlock) -> Reach:
     largest = np.zeros(block.n_features)
     if block.is_dense and block.n_rows:
         largest = np.abs(block.to_dense()).max(axis=0).astype(np.float64)
-    return Reach(largest, block.is_dense)
+    return Reach(largest, block.is_dense or not block.n_rows)
 
 
 def farthest_reach(parts: Sequence[Reach]) -> Reach:

@@ -154,7 +154,7 @@ CASES = {
     "kl": text_case(**SIZES, distortion="kl"),
     "pearson": text_case(**SIZES, distortion="pearson"),
     "cosine dense": text_case(**DENSE),
-    "euclidean dense": text_case(**DENSE, distortion="euclidean"),
+    "euclidean dense": text_case(**DENSE, distortion="euclidean", learn_weights=True),
     "pearson dense": text_case(**DENSE, distortion="pearson"),
 }
 FEW = {**SIZES, "n_rows": 70, "n_pairs": 50}  # rounds are many small tasks
@@ -166,7 +166,7 @@ IN_ROUNDS = {
     "kl": text_case(**FEW, distortion="kl"),
     "pearson": text_case(**FEW, distortion="pearson"),
     "euclidean dense": text_case(
-        **{**FEW, "n_features": 10, "dense": True}, distortion="euclidean"
+        **{**FEW, "n_features": 10, "dense": True}, distortion="euclidean", learn_weights=True
     ),
     "euclidean, with ids": text_case(**FEW, ids=True, distortion="euclidean"),
 }
@@ -202,6 +202,7 @@ FITS: Mapping[str, Case] = {
     "KMeans": replace(of_family(KMeans, n_init=3), must=NO_PAIRS, cannot=NO_PAIRS),
     "PCKMeans": of_family(PCKMeans, n_init=2),
     "MPCKMeans": learning_pairs(),
+    "full metric": text_case(**DENSE, distortion="euclidean", learn_weights="full", ids=True),
     "COPKMeans": of_family(COPKMeans, n_init=2),
     "COPKMeans, many pairs": of_family(COPKMeans, 60, n_init=2),
     "COPKMeans, labels that are searched for": replace(

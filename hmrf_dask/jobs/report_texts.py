@@ -117,9 +117,8 @@ def _read(source: Source, columns: Columns, wanted: set[str]) -> dict[str, str]:
     try:
         with closing(read_batches(source, columns)) as batches:
             for batch in batches:
-                for place, name in enumerate(batch.ids):
-                    if name in wanted:
-                        texts[name] = excerpt(batch.texts[place], LENGTH)
+                named = zip(batch.ids, batch.texts, strict=True)
+                texts |= {name: excerpt(text, LENGTH) for name, text in named if name in wanted}
                 if len(texts) == len(wanted):
                     break
     except (SourceError, InvalidInputError):  # gone, replaced, or damaged meanwhile

@@ -55,8 +55,10 @@ def read_parquet(
 
 def _records(rows: Iterable[Row | BadRecord], columns: Columns) -> Iterator[Record | BadRecord]:
     for row in rows:
-        is_bad = isinstance(row, BadRecord)
-        yield row if is_bad else record_of(columns, row.line, row.values, None)
+        if isinstance(row, BadRecord):
+            yield row
+        else:
+            yield record_of(columns, row.line, row.values, None)
 
 
 def rows_of(

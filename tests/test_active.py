@@ -174,7 +174,9 @@ def test_the_same_questions_for_any_partitioning_and_order(strategy: str) -> Non
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("n_clusters", [3, 8, None])
+@pytest.mark.parametrize(
+    "n_clusters", [3, *(pytest.param(one, marks=pytest.mark.long) for one in (8, None))]
+)
 def test_the_same_questions_where_many_rows_are_the_same(
     strategy: str, n_clusters: int | None
 ) -> None:

@@ -112,15 +112,27 @@ def test_a_job_marks_outliers_in_every_night(tmp_path: Path) -> None:
     assert row["runner_up"] in lineage.ids
     late = [{**one, "id": f"y{one['id']}"} for one in foreign]
     corpus.write({"documents/part-101.jsonl.gz": lines(late)})
+    # Of a file one document is gone, and one is foreign now.
+    stays = [{**corpus.documents[0], "text": alien}, *corpus.documents[2:20]]
+    corpus.write({"documents/part-000.jsonl.gz": lines(stays)})
+    before, changed = assigned(first), len(stays)
     for mode in ("predict", "fit"):
         report = run(corpus.write_job(method=method, text={"min_df": 2}, mode=mode))
-        marked = {one for one, row in assigned(report).items() if row["cluster"] == -1}
+        after = assigned(report)
+        marked = {one for one, row in after.items() if row["cluster"] == -1}
         assert marked >= {one["id"] for one in (*foreign, *late)}
-        assert (report.documents["all"], report.documents["outliers"]) == (66, len(marked))
         assert lineage_of(report).ids == (0, 1, 2)
+        both = before.keys() & after.keys()
+        moved = sum(before[one]["cluster"] != after[one]["cluster"] for one in both)
+        found = {name: report.documents[name] for name in report.documents if name != "vectorised"}
+        assert found == {
+            "all": 65, "outliers": len(marked), "new": len(after.keys() - before.keys()),
+            "gone": len(before.keys() - after.keys()), "changed": changed, "moved": moved,
+            "moved_share": moved / len(both), "quarantined": 0,
+        }  # fmt: skip
         released = load_release(report.output)
         assert released.predict([alien, ""]).tolist() == [-1, -1]
         assert released.classified([alien]).to_pylist()[0]["margin"] is None
         if mode == "predict":
-            assert marked - outliers == {one["id"] for one in late}
-            assert (report.documents["new"], report.documents["gone"]) == (0, 0)
+            assert marked - outliers == {stays[0]["id"], *(one["id"] for one in late)}
+        before, changed = after, 0

@@ -81,6 +81,13 @@ def test_clusters_of_other_widths_have_limits_of_their_own() -> None:
     assert model.outliers_[:-1].mean() < 0.1
 
 
+@pytest.mark.parametrize("none", [0, 0.0])
+def test_no_share_marks_nothing(none: float) -> None:
+    rows = np.array([[0.0], [0.1], [0.2], [0.3], [90.0]])
+    model = KMeans(1, distortion="euclidean", random_state=0, outliers=none).fit(rows)
+    assert not model.outliers_.any()
+
+
 @pytest.mark.parametrize("wrong", [0.7, -0.1, "many", True])
 def test_a_rule_is_a_share_or_auto(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"a number from 0 to 0\.5 or 'auto'"):

@@ -125,7 +125,8 @@ def leaves(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]
     ("path", "command"), [*leaves(hmrf, "hmrf-dask")], ids=lambda value: str(value)[10:30]
 )
 def test_help_has_two_examples_and_a_word_on_each_option(path: str, command: click.Command) -> None:
-    context = click.Context(command, info_name=path)
+    above = click.Context(hmrf, **hmrf.context_settings)
+    context = click.Context(command, parent=above, info_name=path)
     shown = [line[2:] for line in (command.epilog or "").splitlines() if line.startswith("  ")]
     assert len(shown) >= 2
     for line in shown:

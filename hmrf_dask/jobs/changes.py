@@ -19,6 +19,7 @@ from hmrf_dask.errors import ConfigurationError, HmrfError
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.ask import beginning
 from hmrf_dask.jobs.former import BUCKET, OldFile, split_table
+from hmrf_dask.jobs.names import OUTLIERS
 from hmrf_dask.jobs.parent import files_of
 from hmrf_dask.jobs.places import ANSWERS, assignments_of
 from hmrf_dask.jobs.released import ReleasedModel, load_release, releases_of
@@ -301,7 +302,7 @@ def _flows(
     return [
         {
             "from": old, "to": new, "documents": number,
-            "from_name": names.get(old, ""), "to_name": names.get(new, ""),
+            "from_name": names.get(old, OUTLIERS), "to_name": names.get(new, OUTLIERS),
         }
         for (old, new), number in ordered
     ]  # fmt: skip

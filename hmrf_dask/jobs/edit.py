@@ -5,13 +5,13 @@ from __future__ import annotations
 import getpass
 import secrets
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from hmrf_dask.answers.journal import journal_address, open_journal
 from hmrf_dask.answers.records import NAME, UNDO, Entry
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.released import ReleasedModel, load_release
-from hmrf_dask.releases.lock import now
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _new_id() -> str:
 
 def _written(model: ReleasedModel, cluster: int, entry: Entry) -> Renamed:
     """Save an entry, and return what the cluster is called with it."""
-    entry = replace(entry, annotator=_user(), time=now())
+    entry = replace(entry, annotator=_user(), time=datetime.now(UTC).isoformat())
     if problem := entry.problem:
         raise InvalidInputError(f"the name: {problem}")
     journal, before = open_journal(journal_address(model.output)), model.names[cluster]

@@ -19,6 +19,7 @@ from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.documents.manifest import ASSIGNED
 from hmrf_dask.jobs.ask import without_formula
 from hmrf_dask.jobs.exchange import refuse_own
+from hmrf_dask.jobs.names import OUTLIERS
 from hmrf_dask.jobs.released import ReleasedModel, load_release
 from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
 from hmrf_dask.storage.remote import explained, open_files
@@ -79,7 +80,7 @@ def _tables(model: ReleasedModel) -> Iterator[pa.Table]:
     names = model.names
     for table in model.assignment_tables():
         kept = [name for name in table.column_names if name not in ASSIGNED]
-        called = [names[cluster] for cluster in table["cluster"].to_pylist()]
+        called = [names.get(cluster, OUTLIERS) for cluster in table["cluster"].to_pylist()]
         chosen = table.select([*COLUMNS, *kept])
         yield chosen.add_column(2, "name", pa.array(called, pa.string()))
 

@@ -20,6 +20,7 @@ from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import Release
 
 FILE: Final = "names.csv"  # in an output: cluster,name
+OUTLIERS: Final = "outliers"  # what documents are called that are of no cluster
 _WORDS: Final = 3  # that make a name
 _MOST_BYTES: Final = 2**20
 

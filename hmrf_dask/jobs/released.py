@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from hmrf_dask.documents.batches import BATCH_ROWS
-from hmrf_dask.documents.records import is_text
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, UnreadableFileError, counted
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
@@ -39,6 +38,7 @@ from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.text.files import Place, load_vocabulary
+from hmrf_dask.text.given import as_texts
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
 from hmrf_dask.types import BoolArray, IntArray, LabelArray
@@ -541,44 +541,6 @@ def as_table(table: pa.Table) -> Any:
     [1]
     """
     return table.to_pandas() if find_spec("pandas") else table
-
-
-def as_texts(values: Any) -> list[str]:
-    """Return texts that somebody gave as a list, a column or an array, or say what is wrong.
-
-    Examples
-    --------
-    >>> as_texts(("a tree", "no tree"))
-    ['a tree', 'no tree']
-    >>> as_texts("a tree")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    hmrf_dask.errors.InvalidInputError: texts must be a list of texts, got one text; give [text]
-    """
-    if isinstance(values, str | bytes):
-        raise InvalidInputError("texts must be a list of texts, got one text; give [text]")
-    for method in ("to_pylist", "to_list", "tolist"):  # of pyarrow, pandas and polars, numpy
-        if hasattr(values, method):
-            values = getattr(values, method)()
-            break
-    try:
-        texts = list(values)
-    except TypeError:
-        raise InvalidInputError(
-            f"texts must be a list or a column of texts, got a {type(values).__name__}"
-        ) from None
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            _refuse_text(number, f"{type(text).__name__} ({text!r:.60})")
-        if not is_text(text):
-            _refuse_text(number, "half of a character, which UTF-8 cannot write")
-    return texts
-
-
-def _refuse_text(number: int, what: str) -> NoReturn:
-    raise InvalidInputError(
-        f"texts must all be texts, got {what} at position {number}; fill or drop what is missing"
-    )
 
 
 def _ready_rows(rows: Any, n_features: int) -> RowBlock:

@@ -40,7 +40,6 @@ from hmrf_dask.jobs.prepare import prepare
 from hmrf_dask.jobs.progress import Tell, Watch, nothing
 from hmrf_dask.jobs.quarantine import TooManyRejectedError
 from hmrf_dask.jobs.release import release, write_fit, write_prediction
-from hmrf_dask.jobs.report import report_after_run
 from hmrf_dask.jobs.steps import (
     JobRun,
     Material,
@@ -369,6 +368,8 @@ def _work(run: JobRun) -> Report:
         else:
             results = write_fit(run, material, answers, fit_all(run, material, answers))
         report = release(run, material, answers, results)
+    from hmrf_dask.jobs.report import report_after_run  # not where nothing is left to do: be quick
+
     with run.watch.step("write the report page"):
         report_after_run(run)
     return report

@@ -121,6 +121,7 @@ def _page(wanted: Wanted, port: int) -> Page:
         asking.journal,
         people=wanted.people,
         before=before,
+        trust=asking.trust,
         later=lambda work: thoughts.submit(_paced, work),
     )
 

@@ -158,6 +158,14 @@ class Neighbourhoods:
             self.members.append([])
         self.members[group].append(row)
 
+    @property
+    def placed(self) -> tuple[IntArray, IntArray]:
+        """The rows of all members, sorted, and their neighbourhoods."""
+        groups = np.repeat(np.arange(len(self)), [len(group) for group in self.members])
+        rows = np.array([int(row.rows[0]) for group in self.members for row in group], np.int64)
+        order = np.argsort(rows)
+        return rows[order], groups[order]
+
     def directions(self) -> FloatArray:
         """Return the mean directions of all, whatever the order in which members came."""
         return _means(self.members)

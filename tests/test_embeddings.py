@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,6 +131,11 @@ def test_words_and_vectors_side_by_side(corpus: JobCorpus) -> None:
     report = run(corpus.write_all(60, 10, text=both))
     assert report.nmi == pytest.approx(1.0)
     assert report.vocabulary["embeddings"]["share"] == pytest.approx(1 / 3)
+    page = json.loads(
+        (corpus.folder / "out" / report.places["page"]).with_suffix(".json").read_text()
+    )
+    assert page["limits"] == []
+    assert all(bar["word"] in one["words"] for one in page["clusters"] for bar in one["bars"][:1])
     output = str(corpus.folder / "out")
     release = latest(output)
     assert release is not None

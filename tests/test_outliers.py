@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import dask
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrf_dask import HMRFKMeans, KMeans, load, load_release
+from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.jobs.places import Report
@@ -137,6 +140,13 @@ def test_a_job_marks_outliers_in_every_night(tmp_path: Path) -> None:
             "gone": len(before.keys() - after.keys()), "changed": changed, "moved": moved,
             "moved_share": moved / len(both), "quarantined": 0,
         }  # fmt: skip
+        page = Path(report.output, report.places["page"]).with_suffix(".json").read_text()
+        outside = next(one for one in json.loads(page)["clusters"] if one["id"] == -1)
+        assert (outside["name"], outside["size"]) == ("outliers", len(marked))
+        assert not any(-1 in one["clusters"] for one in json.loads(page)["alerts"])
+        shown = CliRunner().invoke(hmrf, ["classify", report.output, alien])
+        assert shown.stdout.splitlines()[0] == "cluster -1  outliers"
+        assert "the nearest is cluster" in shown.stdout
         released = load_release(report.output)
         assert released.predict([alien, ""]).tolist() == [-1, -1]
         assert released.classified([alien]).to_pylist()[0]["margin"] is None

@@ -135,9 +135,9 @@ def _bars(
     centroids, weights = model.cluster_centers_[:, : words.n_columns], model.feature_weights_
     if not words.n_columns:  # rows are vectors
         return [], ()
-    # There are no weights where the metric is a full one.
-    plain = weights is None or words.components is not None or (weights == 1.0).all()
-    learned = None if plain else weights[: words.n_columns]
+    learned = None  # as weights are where the metric is a full one
+    if weights is not None and words.components is None and (weights != 1.0).any():
+        learned = weights[: words.n_columns]
     many = _FEW_BARS * 15 // max(len(sizes), 1)
     bars = word_bars(
         centroids, sizes, words.terms,
@@ -159,7 +159,10 @@ def _heaviest(learned: FloatArray, terms: Any) -> tuple[Word, ...]:
 def clusters_of(
     subject: Subject, whole: Survey, names: Mapping[int, str]
 ) -> tuple[tuple[Cluster, ...], Map]:
-    """Return all clusters, the largest first, outliers last, without their documents; and the map."""
+    """Return all clusters, the largest first, without their documents; and the map.
+
+    Outliers come last.
+    """
     table = {row["cluster"]: row for row in _table(subject)}
     counted = {one: at for at, one in enumerate(whole.clusters.tolist())}
     sizes = {one: _size(one, table, whole, counted) for one in table.keys() | counted.keys()}

@@ -118,7 +118,7 @@ def _demo(result: DemoResult) -> Iterator[str]:
     ):
         yield f"{title:24}  {of_all:<{len(everywhere)}.3f}  {of_unasked:.3f}"
     yield (
-        f"\n{few} answers to chosen questions (which of these groups?) told "
+        f"\n{few} answers to chosen questions (which of these groups?) showed "
         f"{chosen.n_pairs} pairs, those to random ones {random.n_pairs};\n"
         "so few move little: what differs by .03 may be luck."
     )

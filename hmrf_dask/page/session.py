@@ -78,7 +78,7 @@ class Notes:
 
     @cached_property
     def known(self) -> Known:
-        """Groups of documents, and which are apart."""
+        """Groups of documents, and which differ."""
         return Known.of(self.answers)
 
     @cached_property

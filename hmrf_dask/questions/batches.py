@@ -34,7 +34,7 @@ from hmrf_dask.types import FloatArray, IntArray
 N_QUESTIONS = 25
 REPORTED = 4  # rows of a partition for each question
 SAMPLED = 4096  # rows by which the median gap of all is estimated
-EXPLORED = 65_536  # rows among which those far from all are looked for
+EXPLORED = 65_536  # rows among which those far from all are searched
 FEW_CLUSTERS = 5  # of so many all anchors are asked about against each other
 SHARE = 5  # of a batch a fifth is about anchors, and a fifth may be far from all
 NEAREST_SHOWN = 5  # of the anchors of many clusters

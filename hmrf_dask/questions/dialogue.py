@@ -133,7 +133,7 @@ class Dialogue:
 
 
 class Neighbourhoods:
-    """Documents known to belong together; any two neighbourhoods are known to be apart.
+    """Documents known to belong together; any two neighbourhoods are known to differ.
 
     Each is at its mean direction; its representative is the member nearest to that.
     """

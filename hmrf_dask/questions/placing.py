@@ -179,7 +179,7 @@ class Placing:
             self._judged = 0
 
     def _prior(self, case: Case) -> Prior:
-        """Return how likely each group is by rows alone; while groups are looked for, others are.
+        """Return how likely each group is by rows alone; while groups are searched, others are.
 
         So the sum is below 1 until every cluster has a group.
         """
@@ -218,7 +218,7 @@ class Placing:
     def _settles(self, case: Case, opinion: Opinion) -> bool:
         """Return whether it is known where a document belongs.
 
-        Unless somebody said so, it must be told apart from all other groups.
+        Unless somebody said so, it must be said to differ from all other groups.
         """
         if opinion.posterior[opinion.best] < SETTLED:
             return False

@@ -45,7 +45,7 @@ class Pool:
                 ends = np.searchsorted(allowed, [first, first + count])
                 own = share_array(self.flow, allowed[ends[0] : ends[1]])
             self._sources.append((block, first, own))
-        # Rows that lie in memory are looked through once, those of files in every pass.
+        # Rows that lie in memory are read once, those of files in every pass.
         self._kept: list[Lazy] | None = None
         if in_memory:
             parts = [self.flow.lazy(questions.askable_rows, *source) for source in self._sources]

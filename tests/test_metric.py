@@ -144,6 +144,14 @@ def test_fewer_named_rows_than_features_are_shrunk_to_the_whole() -> None:
     assert ratios.max() < 1.1
 
 
+@pytest.mark.parametrize("learn_weights", ["full", "auto"])
+def test_answers_may_name_fewer_rows_than_clusters(learn_weights: str) -> None:
+    rows = np.random.default_rng(4).normal(size=(40, 1))
+    model = MPCKMeans(8, learn_weights=learn_weights, n_init=1, random_state=0)
+    model.fit(rows, must_link=[(0, 2), (4, 6)], cannot_link=[(0, 4)])
+    assert model.violations_ == {"must_link": 0, "cannot_link": 0}
+
+
 def test_a_job_keeps_the_metric_in_its_release(case: Any, tmp_path: Path) -> None:
     rows, _, must, cannot = case
     corpus = JobCorpus(tmp_path)

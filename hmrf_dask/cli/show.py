@@ -514,6 +514,9 @@ def _classified(classified: Classified) -> Iterator[str]:
     yield f"{_bold(called)}  {one_line(row['name'])}"
     if not row["known"]:
         yield "the release knows none of its words, so the cluster says nothing of it"
+    elif row["cluster"] < 0:
+        nearest = "" if row["runner_up"] is None else f"; the nearest is cluster {row['runner_up']}"
+        yield f"distance {row['distortion']:.3f}: too far from every cluster{nearest}"
     elif row["runner_up"] is not None:
         yield (
             f"distance {row['distortion']:.3f} (0 is nearest); next is cluster "

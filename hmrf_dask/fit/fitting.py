@@ -413,6 +413,6 @@ def find_outliers(
     ]
     counts = [flow.lazy(counts_by_cluster, *part) for part in parts]
     total = flow.compute([tree(flow, added, counts)])[0]
-    limits = limits_of(total, rule if isinstance(rule, float) else None)
+    limits = limits_of(total, None if isinstance(rule, str) else rule)
     known = share_array(flow, limits)
     return limits, [flow.lazy(outliers, *part, known) for part in parts]

@@ -190,7 +190,8 @@ class _Learning(NamedTuple):
     def _labels(self, rows: FloatArray, answers: Constraints, *, learning: bool) -> LabelArray:
         """Return the labels of a fit of these rows alone."""
         settings = replace(
-            self.settings, n_init=min(STARTS, self.settings.n_init), learn_weights=learning,
+            self.settings, n_clusters=min(len(rows), self.settings.n_clusters),
+            n_init=min(STARTS, self.settings.n_init), learn_weights=learning,
             init="auto", on_conflict="keep", outliers=None,
         )  # fmt: skip
         corpus = Corpus.from_rows(rows.astype(np.float32), n_partitions=1)

@@ -38,7 +38,10 @@ READABLE = (HmrfError, OSError, ValueError, KeyError, pa.ArrowException)
 
 @dataclass(frozen=True)
 class Words:
-    """The words of `n_columns` columns; `components` of LSA lead from columns to them."""
+    """The words of the first `n_columns` columns; `components` of LSA lead from columns to them.
+
+    Of rows of words and vectors the columns after these are numbers of vectors.
+    """
 
     terms: Terms
     n_columns: int
@@ -188,7 +191,7 @@ def _words_of(subject: Subject) -> Words | None:
         return words
 
     components = vocabulary.components if len(vocabulary.components) else None
-    return Words(terms, vocabulary.n_features, components)
+    return Words(terms, vocabulary.n_word_columns, components)
 
 
 def of_fit(url: str) -> Subject:

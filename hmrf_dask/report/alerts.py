@@ -41,6 +41,7 @@ def alerts_of(facts: Facts, clusters: Sequence[Cluster]) -> tuple[Alert, ...]:
     >>> [alert.kind for alert in alerts_of(facts, [])]
     ['not converged']
     """
+    clusters = [cluster for cluster in clusters if cluster.id >= 0]  # outliers are none
     alerts = [
         *_of_fit(facts),
         *_of_sizes(clusters),

@@ -150,7 +150,7 @@ class InfeasibleError(InvalidInputError):
     """No labels were found that keep all hard pairs; `proved` says whether there are none.
 
     `blocking` are cannot-linked ids. Where it is proved they are all cannot-links between the
-    documents that cannot be kept apart; else, of a document that was left without a cluster, one
+    documents that cannot be separated; else, of a document that was left without a cluster, one
     for each cluster: the first id is of its must-link group, the second is in that cluster.
 
     Examples

@@ -80,7 +80,7 @@ RANGES: Final[dict[str, Range]] = {
     "workers": Range(1, 100_000),
     "questions": Range(0, LARGEST_INT32),
     "batch": Range(0, 10_000),  # questions at a time: nobody answers more in a night
-    "neighbourhoods": Range(2, LARGEST_INT32),  # one has nothing to be told from
+    "neighbourhoods": Range(2, LARGEST_INT32),  # one has nothing to differ from
     "suggested": Range(2, 1_000),  # one cluster has nothing to be compared with
     "release": Range(0, LARGEST_INT32),
     "record_bytes": Range(1024, 2**30),

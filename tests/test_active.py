@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hmrf_dask import Corpus, HMRFKMeans
+from hmrf_dask import Corpus, HMRFKMeans, KMeans
 from hmrf_dask.active import LabelOracle, explore_consolidate
 from hmrf_dask.constraints.closure import connected_numbers
 from hmrf_dask.errors import InvalidInputError
@@ -174,7 +174,9 @@ def test_the_same_questions_for_any_partitioning_and_order(strategy: str) -> Non
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("n_clusters", [3, 8, None])
+@pytest.mark.parametrize(
+    "n_clusters", [3, *(pytest.param(one, marks=pytest.mark.long) for one in (8, None))]
+)
 def test_the_same_questions_where_many_rows_are_the_same(
     strategy: str, n_clusters: int | None
 ) -> None:
@@ -249,13 +251,14 @@ def test_rows_that_are_opposite_are_all_asked_about() -> None:
     assert set(np.ravel(asked).tolist()) == set(range(24))  # their mean has no direction
 
 
+@pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("n_clusters", [6, 9])
-def test_the_default_asks_as_written(n_clusters: int) -> None:
+def test_the_default_asks_as_written(n_clusters: int, sparse: bool) -> None:
     rows, topics = signed_rows(120, 3), np.arange(120) % n_clusters
     asked: list[tuple[int, int]] = []
 
     def oracle(first: int, second: int) -> bool | None:
-        if (7 * first + second) % 23 == 0:
+        if (7 * first + second) % 17 == 0:
             return None
         return bool(topics[first] == topics[second])
 
@@ -263,9 +266,14 @@ def test_the_default_asks_as_written(n_clusters: int) -> None:
         asked.append((first, second))
         return oracle(first, second)
 
-    naive = Naive(rows.astype(np.float64), n_clusters, oracle)
-    wanted = list(itertools.islice(naive.questions(), 300))
-    pairs = explore_consolidate(rows, noted, n_clusters, 300, trust=1.0)
+    def fits(n: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        model = KMeans(n, n_init=3, random_state=0).fit(rows)
+        return model.labels_, model.cluster_centers_
+
+    naive = Naive(rows.astype(np.float64), n_clusters, oracle, None if sparse else fits)
+    wanted = list(itertools.islice(naive.questions(), 301))[:300]  # the last one is answered, too
+    given = scipy.sparse.csr_array(rows) if sparse else rows
+    pairs = explore_consolidate(given, noted, n_clusters, 300, trust=1.0, random_state=0)
     assert asked == wanted
     assert len(naive.aside) > 1
     assert len(naive.inferred) > 1

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.jobs.ask import Asked, as_table
+from hmrf_dask.jobs.ask import Asked, Asking, as_table
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
 
@@ -67,6 +68,20 @@ def test_a_table_that_was_filled_in_is_imported_and_not_asked_again(
     after = list(csv.DictReader(io.StringIO(ask(ran, "-n3", "--csv", journal).stdout)))
     answered = {frozenset((row["a"], row["b"])) for row in before[:2]}
     assert not answered & {frozenset((row["a"], row["b"])) for row in after}
+
+
+def test_people_are_believed_as_the_job_says(ran: JobCorpus, tmp_path: Path) -> None:
+    said = yaml.safe_load((ran.folder / "job.yaml").read_text()) | {"annotators": {"bob": 0.6}}
+    job, journal = tmp_path / "job.yaml", tmp_path / "own.jsonl"
+    job.write_text(yaml.safe_dump(said))
+    output = str(ran.folder / "out")
+    for trusted in ("", str(job)):
+        asking = Asking(output, 4, kind="choice", journal=str(journal), job=trusted)
+        question = asking.batch[0]
+        pair = (question.documents[0], question.shown[0])
+        asking.save(Entry("1", "choice", pair, question.shown, "same", annotator="bob"))
+        is_said = asking.beliefs().annotators["bob"].error_rate == pytest.approx(0.4)
+        assert is_said == bool(trusted)
 
 
 def test_keys_are_answers(ran: JobCorpus, tmp_path: Path) -> None:

@@ -454,3 +454,14 @@ def test_numbers_that_leave_a_matrix(kind: str, fault: str, fit: Any) -> None:
 def test_true_among_classes_is_no_class() -> None:
     with pytest.raises(InvalidInputError, match="got true or false"):
         SeededKMeans(2).fit(good(), [True, 0, *[-1] * (N - 2)])
+
+
+@pytest.mark.parametrize("texts", [["a text", "another"], np.array(["a", "b"]), ("a", "b")])
+def test_texts_in_the_place_of_rows_are_told_where_they_belong(texts: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"got texts; give these to hmrf_dask\.group"):
+        HMRFKMeans(2).fit(texts)
+
+
+def test_classes_that_are_words_are_to_be_numbered() -> None:
+    with pytest.raises(InvalidInputError, match=r"number them, .* LabelEncoder"):
+        SeededKMeans(2).fit(np.eye(3), ["a", "b", "c"])

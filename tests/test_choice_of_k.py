@@ -255,7 +255,13 @@ def test_a_clear_k_is_found() -> None:
     np.testing.assert_array_equal(model.labels_, given.labels_)
 
 
-@pytest.mark.parametrize("distortion", ["euclidean", "i-divergence", "kl", "pearson"])
+@pytest.mark.parametrize(
+    "distortion",
+    [
+        "euclidean",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("i-divergence", "kl", "pearson")),
+    ],
+)
 def test_other_distortions(distortion: str) -> None:
     choice = chosen(planted(120)[0], distortion=distortion)
     assert choice.least <= N_CLASSES <= choice.largest

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,27 +13,37 @@ import pytest
 import yaml
 
 from hmrf_dask import load_release
+from hmrf_dask.documents.batches import Batch
 from hmrf_dask.errors import (
     ConfigurationError,
     HmrfWarning,
     InvalidInputError,
     MemoryPlanError,
+    UnreadableFileError,
 )
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs.places import Report
-from hmrf_dask.jobs.report import write_report
 from hmrf_dask.releases.release import latest
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.embedders import ALLOWED
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
-from hmrf_dask.text.vectors import VectorIndex, hashes_of
+from hmrf_dask.text.vectors import (
+    StoredVectors,
+    VectorIndex,
+    embed_texts,
+    folder_of,
+    hashes_of,
+)
 from tests.support import embedders
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.job_runs import assigned, run
 
 OWN = "tests.support.embedders"
-CLASSES = ("Topics", "OtherTopics", "NotFinite", "Narrow", "Moody", "Drifting", "NoEmbedder")
+CLASSES = (
+    "Topics", "OtherTopics", "NotFinite", "Narrow", "Moody", "Drifting", "Wider", "Numbered",
+    "Flat", "Choosy", "NoEmbedder",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -120,6 +131,11 @@ def test_words_and_vectors_side_by_side(corpus: JobCorpus) -> None:
     report = run(corpus.write_all(60, 10, text=both))
     assert report.nmi == pytest.approx(1.0)
     assert report.vocabulary["embeddings"]["share"] == pytest.approx(1 / 3)
+    page = json.loads(
+        (corpus.folder / "out" / report.places["page"]).with_suffix(".json").read_text()
+    )
+    assert page["limits"] == []
+    assert all(bar["word"] in one["words"] for one in page["clusters"] for bar in one["bars"][:1])
     output = str(corpus.folder / "out")
     release = latest(output)
     assert release is not None
@@ -168,14 +184,10 @@ def test_ready_embeddings_go_with_words(corpus: JobCorpus) -> None:
     alone = run(corpus.write_job(columns=columns, text={"kind": "embeddings"}))
     clusters = pq.read_table(corpus.folder / "out" / alone.places["clusters"])
     assert all(clusters["top_words"].to_pylist())  # words are counted for people
-    assert not [one for one in write_report(alone.output).limits if "bars" in one]
     both = [{"kind": "words"}, {"kind": "embeddings"}]
     report = run(corpus.write_job(columns=columns, text=both))
     assert report.nmi == pytest.approx(1.0)
     assert report.vocabulary["embeddings"]["width"] == embedders.WIDTH
-    written = write_report(report.output)
-    assert not [one for one in written.limits if "bars" in one]
-    assert all(one["bars"] for one in json.loads(Path(written.json).read_text())["clusters"])
 
 
 def test_documents_that_the_model_does_not_know_are_reported(corpus: JobCorpus) -> None:
@@ -213,6 +225,9 @@ def test_the_first_stored_vector_of_a_text_counts(tmp_path: Path) -> None:
         ("Narrow", InvalidInputError, r"must return vectors of float32, shape \(\d+, 8\), got"),
         ("Moody", InvalidInputError, "must return the same vector for the same text"),
         ("NoEmbedder", ConfigurationError, "must have identity, width, row_exact, load and embed"),
+        ("Numbered", ConfigurationError, "a str as identity .* got 7 and 8"),
+        ("Flat", ConfigurationError, "an int above 0 as width, got 'flat' and 0"),
+        ("Choosy", ConfigurationError, "must be a class that is made without arguments"),
         ("Unlisted", ConfigurationError, "must be listed in the environment variable HMRF_DASK"),
     ],
 )
@@ -261,6 +276,55 @@ def test_damaged_vectors_are_made_again(corpus: JobCorpus) -> None:
         report = run(corpus.write_job(text=[{"kind": "words"}, vectors()]))
     assert report.nmi == pytest.approx(1.0)
     assert len(set(embedders.EMBEDDED)) == 33
+
+
+def test_an_embedder_of_another_width_needs_another_name(corpus: JobCorpus) -> None:
+    run(corpus.write_all(20, 0, text=vectors()))
+    words = "width of its stored vectors, 8, got 16; give it another identity"
+    for n_new in (0, 2):
+        corpus.write(corpus.files(corpus.draw(n_new), first=9))
+        with pytest.raises(InvalidInputError, match=words):
+            run(corpus.write_job(text=vectors("Wider", refit="always"), questions=n_new))
+
+
+class Source(NamedTuple):
+    """Documents as packs give them."""
+
+    key: str
+    texts: list[str]
+
+    def read(self) -> Iterator[Batch]:
+        yield Batch(self.texts, self.texts)
+
+
+def test_a_log_in_the_place_of_one_that_is_gone(tmp_path: Path) -> None:
+    """Other vectors are stored under the number of the last log, which somebody removed."""
+    place, model = Place(str(tmp_path)), embedders.Drifting()
+    one, other = Source("one", ["orbit moon", "engine"]), Source("other", ["engine"])
+
+    def read(source: Source) -> list[list[float]]:
+        found = embed_texts(source, model, place, 0)
+        batch = StoredVectors(found.folder, found.width, found.batches[0])
+        return batch.read(place.storage).tolist()
+
+    before = read(one)
+    assert read(other) == before[1:]
+    log = tmp_path / folder_of(model) / "log/00001.parquet"
+    log.unlink()
+    after = read(one)
+    assert after != before
+    record = folder_of(model) + "/other"
+    with pytest.raises(UnreadableFileError, match=rf"{record}/places.* not the log"):
+        read(other)  # as a job is told, which makes it again:
+    place.storage.delete([f"{record}/vectors.json"])
+    assert read(other) == after[1:]
+    # Another process did so, and this one has an index of what was there.
+    log.unlink()
+    index = VectorIndex(place.storage, folder_of(model))
+    index.store(hashes_of(["engine"]), np.ones((1, embedders.WIDTH), np.float32), 0)
+    with pytest.raises(UnreadableFileError, match=r"/third/places.* not the log"):
+        read(third := Source("third", ["engine"]))
+    assert read(third) == [[1.0] * embedders.WIDTH]
 
 
 @pytest.mark.long  # a second

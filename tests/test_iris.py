@@ -39,9 +39,9 @@ def nmi(classes: Any, labels: Any) -> float:
 
 
 def fitted(fold: Fold, n_pairs: int) -> MPCKMeans:
-    """Return the defaults with random pairs of the training part."""
+    """Return the peers' diagonal metric with random pairs of the training part."""
     given = random_pairs(fold, n_pairs)
-    model = MPCKMeans(3, random_state=fold.run)
+    model = MPCKMeans(3, learn_weights=True, random_state=fold.run)
     return model.fit(ROWS.values, must_link=given.must_link, cannot_link=given.cannot_link)
 
 

@@ -54,7 +54,7 @@ def test_every_mistake_is_named_at_once_with_its_path(tmp_path: Path) -> None:
         "(did you mean 'KMeans'?)",
         "method.n_clusters: is missing",
         "method.nclusters: must not be there (did you mean 'n_clusters'?)",
-        "method.learn_weights: must be true or false or auto, got 'maybe'",
+        "method.learn_weights: must be true or false or auto or full, got 'maybe'",
         "(did you mean 'dask_jobqueue.SLURMCluster'?)",
         "output: is missing",
         "outptu: must not be there (did you mean 'output'?)",

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
-from hmrf_dask import Constraints, HMRFKMeans, MPCKMeans, load
+from hmrf_dask import Constraints, HMRFKMeans, MPCKMeans, load, load_release
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.fit.metric import _covariance, factor_of, metric_of
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.tasks.metric import farthest_reach, reach_of
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import assigned, run
 
 Pairs = NDArray[np.int64]
 
@@ -140,3 +142,32 @@ def test_fewer_named_rows_than_features_are_shrunk_to_the_whole() -> None:
     ratios = np.linalg.eigvals(np.cov(rows, rowvar=False, bias=True) @ model.metric_).real
     assert ratios.min() > 0.3
     assert ratios.max() < 1.1
+
+
+@pytest.mark.parametrize("learn_weights", ["full", "auto"])
+def test_answers_may_name_fewer_rows_than_clusters(learn_weights: str) -> None:
+    rows = np.random.default_rng(4).normal(size=(40, 1))
+    model = MPCKMeans(8, learn_weights=learn_weights, n_init=1, random_state=0)
+    model.fit(rows, must_link=[(0, 2), (4, 6)], cannot_link=[(0, 4)])
+    assert model.violations_ == {"must_link": 0, "cannot_link": 0}
+
+
+def test_a_job_keeps_the_metric_in_its_release(case: Any, tmp_path: Path) -> None:
+    rows, _, must, cannot = case
+    corpus = JobCorpus(tmp_path)
+    corpus.documents = [
+        {"id": f"d{number:03}", "text": f"word {number % 7}", "vector": row}
+        for number, row in enumerate(rows.tolist())
+    ]
+    corpus.write(corpus.files(corpus.documents))
+    kinds = ("must", must), ("cannot", cannot)
+    answers = [f"d{a:03},d{b:03},{kind}" for kind, pairs in kinds for a, b in pairs.tolist()]
+    corpus.write({"answers.csv": "\n".join(["a,b,kind", *answers, ""]).encode()})
+    method = {"n_clusters": 2, "distortion": "euclidean", "learn_weights": "full"}
+    columns = {"embedding": "vector"}
+    report = run(corpus.write_job(columns=columns, method=method, text={"kind": "embeddings"}))
+    model = load_release(report.output)
+    written = [row["cluster"] for _, row in sorted(assigned(report).items())]
+    assert model.model.metric_ is not None
+    assert model.predict(rows[80:]).tolist() == written[80:]
+    assert nmi(case[1], written) > 0.9

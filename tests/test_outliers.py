@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import dask
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hmrf_dask import HMRFKMeans, KMeans, load, load_release
+from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.jobs.places import Report
@@ -81,6 +84,13 @@ def test_clusters_of_other_widths_have_limits_of_their_own() -> None:
     assert model.outliers_[:-1].mean() < 0.1
 
 
+@pytest.mark.parametrize("none", [0, 0.0])
+def test_no_share_marks_nothing(none: float) -> None:
+    rows = np.array([[0.0], [0.1], [0.2], [0.3], [90.0]])
+    model = KMeans(1, distortion="euclidean", random_state=0, outliers=none).fit(rows)
+    assert not model.outliers_.any()
+
+
 @pytest.mark.parametrize("wrong", [0.7, -0.1, "many", True])
 def test_a_rule_is_a_share_or_auto(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"a number from 0 to 0\.5 or 'auto'"):
@@ -112,15 +122,34 @@ def test_a_job_marks_outliers_in_every_night(tmp_path: Path) -> None:
     assert row["runner_up"] in lineage.ids
     late = [{**one, "id": f"y{one['id']}"} for one in foreign]
     corpus.write({"documents/part-101.jsonl.gz": lines(late)})
+    # Of a file one document is gone, and one is foreign now.
+    stays = [{**corpus.documents[0], "text": alien}, *corpus.documents[2:20]]
+    corpus.write({"documents/part-000.jsonl.gz": lines(stays)})
+    before, changed = assigned(first), len(stays)
     for mode in ("predict", "fit"):
         report = run(corpus.write_job(method=method, text={"min_df": 2}, mode=mode))
-        marked = {one for one, row in assigned(report).items() if row["cluster"] == -1}
+        after = assigned(report)
+        marked = {one for one, row in after.items() if row["cluster"] == -1}
         assert marked >= {one["id"] for one in (*foreign, *late)}
-        assert (report.documents["all"], report.documents["outliers"]) == (66, len(marked))
         assert lineage_of(report).ids == (0, 1, 2)
+        both = before.keys() & after.keys()
+        moved = sum(before[one]["cluster"] != after[one]["cluster"] for one in both)
+        found = {name: report.documents[name] for name in report.documents if name != "vectorised"}
+        assert found == {
+            "all": 65, "outliers": len(marked), "new": len(after.keys() - before.keys()),
+            "gone": len(before.keys() - after.keys()), "changed": changed, "moved": moved,
+            "moved_share": moved / len(both), "quarantined": 0,
+        }  # fmt: skip
+        page = Path(report.output, report.places["page"]).with_suffix(".json").read_text()
+        outside = next(one for one in json.loads(page)["clusters"] if one["id"] == -1)
+        assert (outside["name"], outside["size"]) == ("outliers", len(marked))
+        assert not any(-1 in one["clusters"] for one in json.loads(page)["alerts"])
+        shown = CliRunner().invoke(hmrf, ["classify", report.output, alien])
+        assert shown.stdout.splitlines()[0] == "cluster -1  outliers"
+        assert "the nearest is cluster" in shown.stdout
         released = load_release(report.output)
         assert released.predict([alien, ""]).tolist() == [-1, -1]
         assert released.classified([alien]).to_pylist()[0]["margin"] is None
         if mode == "predict":
-            assert marked - outliers == {one["id"] for one in late}
-            assert (report.documents["new"], report.documents["gone"]) == (0, 0)
+            assert marked - outliers == {stays[0]["id"], *(one["id"] for one in late)}
+        before, changed = after, 0

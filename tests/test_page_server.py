@@ -396,6 +396,16 @@ def test_people_are_compared(tmp_path):
     assert people["Bob"]["agreement"] == 1.0
 
 
+def test_people_are_believed_as_the_job_says(tmp_path):
+    session = session_of(tmp_path, documents(7), trust={"Ada": 0.6})
+    with running(session) as page:
+        question = page.post("next", annotator="Ada", kind="choice", tab="1")["question"]
+        chosen = question["groups"][0]["document"]
+        who = {"annotator": "Ada", "kind": "choice", "tab": "1"}
+        page.post("answer", ticket=question["ticket"], answer="same", chosen=chosen, **who)
+        assert session.notes.beliefs.annotators["Ada"].error_rate == pytest.approx(0.4)
+
+
 # ---- a refit, and where it cannot listen
 
 

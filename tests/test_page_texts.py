@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.page.chains import Chains
-from hmrf_dask.page.session import Notes
-from hmrf_dask.page.telling import (
+from hmrf_dask.page.marks import (
     PASSAGE,
     WHOLE,
     frequencies,
@@ -19,6 +18,7 @@ from hmrf_dask.page.telling import (
     segments,
     words_of,
 )
+from hmrf_dask.page.session import Notes
 
 TEXTS = st.text() | st.text("ab .\n\u4f60\u597d\u05d0", max_size=60).map(lambda text: text * 40)
 
@@ -36,7 +36,7 @@ def test_marks_cut_a_text_into_parts_that_are_the_text(first, second):
 
 @given(TEXTS)
 def test_passages_are_parts_of_a_text_its_beginning_first(text):
-    shown = passages(text, dict.fromkeys(words_of(text)[::7], "apart"))
+    shown = passages(text, dict.fromkeys(words_of(text)[::7], "alone"))
     if len(text) <= WHOLE:
         assert shown == [text]
     else:

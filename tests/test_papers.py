@@ -25,6 +25,7 @@ from pipelines.papers import (
     costs,
     defaults,
     genes,
+    goals,
     harness,
     icml2002,
     inference,
@@ -95,6 +96,27 @@ class Guess:
 def guessed(arm: Arm, rows: Rows, given: Given, x: float | None, *, seed: int) -> Guess:
     """Return labels by chance in the place of a fit."""
     return Guess(len(rows.classes), seed + len(arm.name))
+
+
+def test_questions_until_all_classes_are_found_are_counted() -> None:
+    oracle = goals.Searched(np.array([0, 0, 1, 2, 1, -1]), knows_outliers=False)
+    assert [oracle(2, 0), oracle(5, 0), oracle(5, 2), oracle(3, 0), oracle(3, 2)] == [
+        False, None, None, False, False,
+    ]  # fmt: skip
+    with pytest.raises(goals.AllFoundError):
+        oracle(4, 2)
+    assert oracle.n_questions == 5
+    rows = tiny_dense(Path())
+    counts = {goals.until_all_found(rows, 0, outliers=said) for said in ("", "unknown")}
+    assert all(3 <= count < N_ROWS for count in counts)
+
+
+def test_questions_until_clusters_are_the_classes_are_found_by_halving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(goals, "measured", lambda rows, seed, how, n: n / 1000)
+    assert goals.until_clustered(tiny(Path()), 0, "default") == 900
+    assert goals.until_clustered(tiny(Path()), 0, "clicks") == sys.maxsize
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.3])

@@ -114,11 +114,14 @@ def test_without_script_tables_say_what_there_is(browser, files):
         context.close()
 
 
+PHONE = {"width": 390, "height": 780}
+
+
 @pytest.mark.parametrize("settings", [
     {"color_scheme": "light"},
-    {"color_scheme": "dark"},
-    {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True},
-    {"viewport": {"width": 390, "height": 780}, "has_touch": True, "color_scheme": "dark"},
+    pytest.param({"color_scheme": "dark"}, marks=pytest.mark.long),
+    pytest.param({"viewport": PHONE, "has_touch": True, "is_mobile": True}, marks=pytest.mark.long),
+    {"viewport": PHONE, "has_touch": True, "color_scheme": "dark"},
 ], ids=["light", "dark", "phone", "dark phone"])  # fmt: skip
 def test_axe_finds_nothing(browser, files, settings):
     axe = pytest.importorskip(

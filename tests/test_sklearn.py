@@ -47,8 +47,17 @@ MUST, CANNOT = [(0, 1), (3, 4)], [(1, 3)]
 # skipped, by scikit-learn itself: it wants SCIPY_ARRAY_API to be set before anything is imported.
 # The sparse checks use rows of zeros, of which the cosine must warn.
 @pytest.mark.filterwarnings("ignore:.*rows are zero:hmrf_dask.errors.HmrfWarning")
-@parametrize_with_checks([kind() if kind is HMRFKMeans else kind(**FEW) for kind in ESTIMATORS])
+@parametrize_with_checks([HMRFKMeans(), COPKMeans(**FEW)])
 def test_scikit_learn_finds_nothing_wrong(
+    estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
+) -> None:
+    check(estimator)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*rows are zero:hmrf_dask.errors.HmrfWarning")
+@parametrize_with_checks([kind(**FEW) for kind in (MPCKMeans, KMeans, PCKMeans)])
+def test_scikit_learn_finds_nothing_wrong_with_settings_of_the_same(
     estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
 ) -> None:
     check(estimator)

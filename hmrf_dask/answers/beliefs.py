@@ -122,8 +122,8 @@ class Beliefs:
     def constraints(self) -> Constraints:
         """Return what the answers tell a fit: pairs of settled documents alone, with trust.
 
-        A document is linked to the anchor of its group, and told apart from the anchors of groups
-        that somebody said it is not of.
+        A document is linked to the anchor of its group, and known to differ from the anchors of
+        groups that somebody said it is not of.
         """
         must, cannot = _pairs(self._state, self.trust, self._anchors)
         return Constraints(
@@ -204,7 +204,7 @@ def _beliefs(state: Settling, rates: Mapping[str, float]) -> Beliefs:
         likely = state.trust(document) if group >= 0 else 0.0
         is_anchor = group >= 0 and numbers[group] == document
         if is_anchor and document in founders:
-            likely = state.apart(document)
+            likely = state.not_alone(document)
         if is_anchor or likely >= SETTLED:
             anchor_of[name], trust[name] = anchors[group], likely
             members[group].append(name)
@@ -264,9 +264,9 @@ def _pairs(
     names, group = state.evidence.names, state.group
     must: dict[tuple[str, str], float] = {}
     cannot: dict[tuple[str, str], float] = {}
-    apart, told = _apart(state), dict[int, set[int]]()
+    different, shown = _different(state), dict[int, set[int]]()
     for vote in state.evidence.votes:
-        told.setdefault(vote.document, set()).update(group[other] for other in vote.shown)
+        shown.setdefault(vote.document, set()).update(group[other] for other in vote.shown)
     for document, number in enumerate(group):
         name = names[document]
         if name not in trust:
@@ -274,10 +274,10 @@ def _pairs(
         if name != anchors[number]:
             must[_ordered(name, anchors[number])] = trust[name]
         votes, posterior = state.votes[document], state.posterior(document)
-        for rival in told.get(document, set()) - {number, -1}:
-            is_told = votes.get(rival, 0) < 0 or frozenset((number, rival)) in apart
+        for rival in shown.get(document, set()) - {number, -1}:
+            is_said = votes.get(rival, 0) < 0 or frozenset((number, rival)) in different
             likely = 1.0 - posterior.likely.get(rival, 0.0)
-            if is_told and likely >= SETTLED:
+            if is_said and likely >= SETTLED:
                 pair = _ordered(name, anchors[rival])
                 cannot[pair] = max(likely, cannot.get(pair, 0.0))
     return must, cannot
@@ -292,8 +292,8 @@ def _rounded(trust: Iterable[float]) -> list[float]:
     return [1.0 if likely > 1.0 - CERTAIN else likely for likely in trust]
 
 
-def _apart(state: Settling) -> set[frozenset[int]]:
-    """Return the pairs of groups that somebody told apart."""
+def _different(state: Settling) -> set[frozenset[int]]:
+    """Return the pairs of groups that somebody said to be different."""
     group, found = state.group, set()
     for vote in state.evidence.votes:
         own = group[vote.document]

@@ -43,7 +43,7 @@ def joined_groups(settling: Settling) -> list[tuple[int, int]]:
     found = sorted((-ratio, pair) for pair, ratio in odds.items() if ratio > least)
     joins, taken = [], set[int]()
     for _, pair in found:
-        if not taken & set(pair):  # what three groups are, the next round tells
+        if not taken & set(pair):  # three groups wait for the next round
             taken.update(pair)
             stays, goes = sorted(pair, key=lambda group: (-sizes[group], group))
             joins.append((settling.founders[stays], settling.founders[goes]))
@@ -87,5 +87,5 @@ def _log_ratio(
     most = max(first + second, first, second, 0.0, *beyond)
     remainder = math.fsum(math.exp(odds - most) for odds in beyond) + n_other * math.exp(-most)
     joined = math.exp(first + second - most) + remainder + math.exp(-most)
-    apart = math.exp(first - most) + math.exp(second - most) + remainder
-    return math.log(joined) - math.log(apart)
+    separate = math.exp(first - most) + math.exp(second - most) + remainder
+    return math.log(joined) - math.log(separate)

@@ -3,7 +3,7 @@
 A document is of group h with a probability in proportion to its prior, times the odds of every vote
 for h, by those of every vote against h. It is settled where that is .95 for some group; what is
 said of other documents against it then counts for that group. A document that stood for a group and
-is told apart from all others opens one.
+differs from all others opens one.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Settling:
             return posterior.likely[group]
         return posterior.elsewhere if len(posterior.likely) == self.slots - 1 else 0.0
 
-    def apart(self, document: int) -> float:
+    def not_alone(self, document: int) -> float:
         """Return how likely the group that a document opened is none of the others."""
         posterior = self.posterior(document)
         return posterior.likely.get(self.group[document], 0.0) + posterior.elsewhere
@@ -198,7 +198,7 @@ class Settling:
     def _settles(self, document: int, posterior: Posterior) -> tuple[int, ...]:
         """Return the group that a document is settled in, none where it is not.
 
-        Unless somebody said so, it must be told apart from all other groups, and nobody be unsure.
+        Unless somebody said so, it must differ from all other groups, and nobody be unsure.
         """
         group, likely = posterior.best
         votes = self.votes[document]
@@ -275,7 +275,7 @@ class Settling:
         return bool(found)
 
     def _infer_last(self) -> bool:
-        """Settle documents that are told apart from all groups but one; return whether any was."""
+        """Settle documents that differ from all groups but one; return whether any was."""
         if len(self.founders) != self.n_groups or self.slots != self.n_groups:
             return False
         documents, self._excluded = sorted(self._excluded), set()
@@ -290,7 +290,7 @@ class Settling:
         return bool(found)
 
     def _is_excluded(self, document: int) -> bool:
-        """Return whether a document is told apart from all groups but one that nobody named."""
+        """Return whether a document differs from all groups but one that nobody named."""
         votes = self.votes[document].values()
         if self.group[document] >= 0 or len(votes) != self.slots - 1 or max(votes, default=0) >= 0:
             return False

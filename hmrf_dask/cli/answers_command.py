@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hmrf_dask.cli.group import HmrfCommand, Place, examples, how_to_print, print_result
+from hmrf_dask.cli.group import HELP, HmrfCommand, Place, examples, how_to_print, print_result
 
 journal_option = click.option(
     "--journal",
@@ -13,7 +13,10 @@ journal_option = click.option(
 )
 
 
-@click.group(short_help="Write the answers of an output to a file, or read them from one.")
+@click.group(
+    short_help="Write the answers of an output to a file, or read them from one.",
+    context_settings={"help_option_names": HELP},
+)
 def answers() -> None:
     """Write the answers in the journal of an output to a file, or read them from one.
 

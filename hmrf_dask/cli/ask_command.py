@@ -72,7 +72,8 @@ def ask(
 
     Fill in the column kind of --csv with same, different or unknown, and give the table to
     `answers import`; --interactive saves every answer as soon as a key is pressed. A run uses them
-    next.
+    next. Ask about 25 from run to run: 50 at a time bring less (NMI .04 to .05 lower on two sets of
+    messages), 10 at a time .01 to .02 more.
     """
     if as_csv + as_json + interactive > 1:
         raise click.UsageError("--csv, --json and --interactive exclude each other; give one")

@@ -20,6 +20,7 @@ from hmrf_dask.cli.ask_command import ask
 from hmrf_dask.cli.fit_command import fit
 from hmrf_dask.cli.group import (
     EXIT_CODES,
+    HELP,
     HmrfCommand,
     HmrfGroup,
     Place,
@@ -286,7 +287,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 @click.group(
     cls=HmrfGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP},
     epilog=EXIT_CODES,
 )
 @click.version_option(package_name="hmrf-dask", prog_name="hmrf-dask")

@@ -155,6 +155,9 @@ EXIT_CODES = (
 )
 
 
+HELP = ["-h", "--help"]
+
+
 class HmrfGroup(click.Group):
     """A group whose errors and warnings are one clear line on stderr, never a traceback."""
 
@@ -209,6 +212,12 @@ class HmrfCommand(click.Command):
 
     An empty value is a variable that a script did not set.
     """
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        settings["context_settings"] = {"help_option_names": HELP} | (
+            settings.get("context_settings") or {}
+        )
+        super().__init__(name, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what the package warns of is shown under --quiet too."""

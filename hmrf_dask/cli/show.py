@@ -118,7 +118,7 @@ def _demo(result: DemoResult) -> Iterator[str]:
     ):
         yield f"{title:24}  {of_all:<{len(everywhere)}.3f}  {of_unasked:.3f}"
     yield (
-        f"\n{few} answers to chosen questions (which of these groups?) told "
+        f"\n{few} answers to chosen questions (which of these groups?) showed "
         f"{chosen.n_pairs} pairs, those to random ones {random.n_pairs};\n"
         "so few move little: what differs by .03 may be luck."
     )
@@ -514,6 +514,9 @@ def _classified(classified: Classified) -> Iterator[str]:
     yield f"{_bold(called)}  {one_line(row['name'])}"
     if not row["known"]:
         yield "the release knows none of its words, so the cluster says nothing of it"
+    elif row["cluster"] < 0:
+        nearest = "" if row["runner_up"] is None else f"; the nearest is cluster {row['runner_up']}"
+        yield f"distance {row['distortion']:.3f}: too far from every cluster{nearest}"
     elif row["runner_up"] is not None:
         yield (
             f"distance {row['distortion']:.3f} (0 is nearest); next is cluster "

@@ -60,14 +60,14 @@ def doubt_of_clique(graph: ConstraintGraph, n_clusters: int, names: Names) -> st
     >>> doubt_of_clique(graph, 3, "abc".__getitem__)
     ''
     >>> doubt_of_clique(graph, 2, "abc".__getitem__).partition(":")[0]
-    '3 documents all exclude one another, of which 2 clusters keep no more than 2 apart'
+    '3 documents all exclude one another, of which 2 clusters separate no more than 2'
     """
     documents, pairs = _too_many(graph, n_clusters, names)
     if not documents:
         return ""
     return (
         f"{len(documents)} documents all exclude one another, of which {n_clusters} clusters keep "
-        f"no more than {n_clusters} apart: {_few(_shown(documents))}; some of the cannot-links "
+        f"no more than {n_clusters}: {_few(_shown(documents))}; some of the cannot-links "
         f"between them ({shown_pairs(pairs)}) will be broken: ask for more clusters, or correct "
         "those that are wrong"
     )
@@ -99,7 +99,7 @@ def _too_many(
 def infeasible(
     documents: Sequence[tuple[object, int]], pairs: Sequence[Pair], n_clusters: int
 ) -> InfeasibleError:
-    """Return the error for documents that so many clusters cannot keep apart, which is proved.
+    """Return the error for documents that so many clusters cannot separate, which is proved.
 
     Each comes with the size of its must-link group; `pairs` are the cannot-links between these.
 

@@ -89,7 +89,7 @@ def joined_by_answers(n_nodes: int, must: OddsPairs, cannot: OddsPairs) -> Label
     Where nothing contradicts they are those that must-links join. Else the two groups are joined
     between which answers agree most that they are one, again and again, as long as they do: greedy
     additive edge contraction (Keuper et al., ICCV 2015). Ties go to the lowest nodes. It is greedy:
-    a wrong must-link that is taken first joins what later answers would have kept apart.
+    a wrong must-link that is taken first joins what later answers would have separated.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -45,16 +45,20 @@ def read_parquet(
         groups, line = _row_groups(table, source.span)
         opened, at_once = True, _rows_at_once(file, table, names, rows, size)
         for batch in table.iter_batches(at_once, groups, columns=names) if groups else ():
-            for row in rows_of(batch, columns.in_order, line):
-                if isinstance(row, BadRecord):
-                    yield row
-                else:
-                    yield record_of(columns, row.line, row.values, None)
+            yield from _records(rows_of(batch, columns.in_order, line), columns)
             line += len(batch)
     except (pa.ArrowException, OSError, EOFError, DamagedFile) as error:
         if not opened and source.span and source.span[0] and not file.failure:
             return  # the first segment reports it, once
         raise error if isinstance(error, DamagedFile) else damage(file, line, error) from error
+
+
+def _records(rows: Iterable[Row | BadRecord], columns: Columns) -> Iterator[Record | BadRecord]:
+    for row in rows:
+        if isinstance(row, BadRecord):
+            yield row
+        else:
+            yield record_of(columns, row.line, row.values, None)
 
 
 def rows_of(

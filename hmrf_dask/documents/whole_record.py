@@ -1,4 +1,4 @@
-"""One record of a file with all of its columns, as a person looks one up."""
+"""One record of a file with all of its columns, as a person asks for it."""
 
 from __future__ import annotations
 

@@ -94,7 +94,8 @@ class HMRFKMeans(HMRFEstimator):
     labels_ : ndarray of int32, shape (n_samples,)
         For a dask array, a Corpus or a path a dask array of the same row chunks, which reads files.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
-        Of a cluster that is empty, its last centroid.
+        Of a cluster that is empty, its last centroid. Under a full metric 0 where a feature is the
+        same in all rows: it has no part in the metric.
     outliers_ : ndarray of bool, shape (n_samples,), or None
         Which rows are outliers, as `labels_` are given; None where `outliers` is None.
     n_clusters_ : int

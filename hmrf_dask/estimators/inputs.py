@@ -303,6 +303,7 @@ class GivenRows:
         if isinstance(X, Blocks):
             refuse_distortion(getattr(self, "distortion", "cosine"))
             X = X.matrix
+        _refuse_texts(X)
         if is_lazy(X):
             corpus = as_corpus(X)
             self._check_width(corpus.n_features, fitting=fitting)
@@ -433,12 +434,23 @@ def _is_whole(array: AnyArray) -> bool:
     return bool((np.isfinite(array) & (array == np.floor(array))).all())
 
 
+def _refuse_texts(X: Any) -> None:
+    """Refuse texts where their rows belong, and say what takes texts."""
+    is_column = isinstance(X, list | tuple) or getattr(X, "ndim", 0) == 1
+    if is_column and isinstance(next(iter(X), None), str):
+        raise InvalidInputError(
+            "X must be rows of numbers, got texts; give these to hmrf_dask.group(texts), or make "
+            "rows of them, for example with sklearn's TfidfVectorizer().fit_transform(texts)"
+        )
+
+
 def _not_labels(shape: tuple[float, ...], dtype: Any, n_clusters: int) -> InvalidInputError:
     unknown = "" if np.dtype(dtype).kind in "biuf" else "Unknown label type: "
     return InvalidInputError(  # what scikit-learn says of labels that are no numbers comes first
         f"{unknown}y must hold a class from 0 to {n_clusters - 1} or -1 for each row, or a "
         f"probability for each row and class, shape (n_samples, {n_clusters}), got an array of "
         f"shape {shape} and type {dtype}"
+        + ("; number them, for example with sklearn's LabelEncoder" if unknown else "")
     )
 
 

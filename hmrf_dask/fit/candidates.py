@@ -303,7 +303,7 @@ class Verdict(NamedTuple):
 
     @property
     def against_energy(self) -> bool:
-        """Whether the answers tell the two apart, and J is overruled."""
+        """Whether the answers prefer one of the two, and J is overruled."""
         return self.challenger.exceeds(self.lowest)
 
 

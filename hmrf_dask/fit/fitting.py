@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.checkpoints.records import MemoryRun
+from hmrf_dask.checkpoints.records import CheckpointStore, MemoryRun
 from hmrf_dask.constraints.cliques import doubt_of_clique
 from hmrf_dask.constraints.closure import SOFT, chain_of
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
@@ -30,7 +30,6 @@ from hmrf_dask.fit.answers import SuspectAnswer, find_suspects
 from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, Progress, resume
 from hmrf_dask.fit.loop import Fit
-from hmrf_dask.fit.outliers import find_outliers
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import check_memory, plan_tasks, reading_task, table_task
 from hmrf_dask.fit.problem import (
@@ -47,12 +46,13 @@ from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
 from hmrf_dask.fit.starts import initialise, prepare_start_sample
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
-from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array
+from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.threads import buffers_kept, threads_allowed
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Settings, State
-from hmrf_dask.tasks.partitions import Facts, labels_at
+from hmrf_dask.tasks.outliers import added, counts_by_cluster, limits_of, outliers
+from hmrf_dask.tasks.partitions import Facts, StoredLabels, labels_at
 from hmrf_dask.tasks.start_sample import start_sample_size
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
@@ -400,3 +400,19 @@ class Fitted:
             "must_link": int((must[:, 0] != must[:, 1]).sum()),
             "cannot_link": int((cannot[:, 0] == cannot[:, 1]).sum()),
         }
+
+
+def find_outliers(
+    flow: Dataflow, problem: Problem, state: State, run: CheckpointStore
+) -> tuple[IntArray, list[Lazy]]:
+    """Return the limit of each cluster, and lazily the outliers of every corpus partition."""
+    rule, model = problem.settings.outliers, flow.share(state.model)
+    parts = [
+        (part.block, StoredLabels(run, [file]), model)
+        for part, file in zip(problem.free, state.free, strict=True)
+    ]
+    counts = [flow.lazy(counts_by_cluster, *part) for part in parts]
+    total = flow.compute([tree(flow, added, counts)])[0]
+    limits = limits_of(total, None if isinstance(rule, str) else rule)
+    known = share_array(flow, limits)
+    return limits, [flow.lazy(outliers, *part, known) for part in parts]

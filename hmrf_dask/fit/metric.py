@@ -190,7 +190,8 @@ class _Learning(NamedTuple):
     def _labels(self, rows: FloatArray, answers: Constraints, *, learning: bool) -> LabelArray:
         """Return the labels of a fit of these rows alone."""
         settings = replace(
-            self.settings, n_init=min(STARTS, self.settings.n_init), learn_weights=learning,
+            self.settings, n_clusters=min(len(rows), self.settings.n_clusters),
+            n_init=min(STARTS, self.settings.n_init), learn_weights=learning,
             init="auto", on_conflict="keep", outliers=None,
         )  # fmt: skip
         corpus = Corpus.from_rows(rows.astype(np.float32), n_partitions=1)
@@ -232,8 +233,8 @@ class _Learning(NamedTuple):
 def _kept(labels: LabelArray, must: LabelArray, cannot: LabelArray) -> float:
     """Return the mean of the shares of both kinds of pairs that labels keep."""
     together = labels[must[:, 0]] == labels[must[:, 1]]
-    apart = labels[cannot[:, 0]] != labels[cannot[:, 1]]
-    return float(np.mean([kind.mean() for kind in (together, apart) if len(kind)] or [0.0]))
+    separated = labels[cannot[:, 0]] != labels[cannot[:, 1]]
+    return float(np.mean([kind.mean() for kind in (together, separated) if len(kind)] or [0.0]))
 
 
 def _of_pairs(rows: FloatArray, must: LabelArray) -> tuple[FloatArray, int]:

@@ -84,11 +84,11 @@ def suggest(asked: Asked, so_far: SoFar = unwatched) -> Choice:
 
 
 def _span_of(facts: SampleFacts, span: Span) -> Span:
-    """Return the K that rows can tell apart; refuse a span that has none of them."""
+    """Return the K that rows can distinguish; refuse a span that has none of them."""
     most = min(span.most, facts.n_rows // ROWS_PER_CLUSTER, facts.n_distinct)
     if most < span.least:
         raise InvalidInputError(
-            f"K must be chosen among numbers that rows can tell apart, at most {most} for "
+            f"K must be chosen among numbers that rows can distinguish, at most {most} for "
             f"{facts.n_rows} rows, {facts.n_distinct} of them different, got {span.least} to begin "
             "with; give n_clusters as a number"
         )

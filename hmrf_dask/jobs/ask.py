@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from hmrf_dask.answers.beliefs import believe
+from hmrf_dask.answers.beliefs import Beliefs, believe
 from hmrf_dask.answers.journal import Journal
 from hmrf_dask.answers.records import CHOICE, PAIR, Entry, Question
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.errors import ConfigurationError, HmrfError, InvalidInputError
 from hmrf_dask.jobs.exchange import journal_of
 from hmrf_dask.jobs.places import last_release
-from hmrf_dask.jobs.questions import batch_of, questions_of
+from hmrf_dask.jobs.questions import annotators_of, batch_of, questions_of
 from hmrf_dask.jobs.texts import Document, Texts
 from hmrf_dask.questions.rounds import Person, next_question
 
@@ -86,6 +86,7 @@ class Asking:
         self.output, self.n, self.job = output, n, job
         self.journal: Journal = journal_of(output, journal)
         own = journal_of(output).entries().entries if journal else ()
+        self.trust = annotators_of(output, job)
         self._entries = {one.id: one for one in (*own, *self.journal.entries().entries)}
         self.batch = self._batch()
         n_groups = max((len(one.shown) for one in self.batch), default=0)
@@ -94,19 +95,23 @@ class Asking:
     def _batch(self) -> list[Question]:
         """Return the questions of the last release, or new ones where fewer of them are open."""
         batch = questions_of(self.output)
-        beliefs = believe(self._entries.values())
+        beliefs = self.beliefs()
         open_ones = [
             one for one in batch
             if next_question([one], self.standing, control=0, beliefs=beliefs) is not None
         ]  # fmt: skip
         if len(open_ones) >= self.n:
             return open_ones[: self.n]
-        return batch_of(self.output, self.n, [*self._entries.values()] or None)[1]
+        return batch_of(self.output, self.n, [*self._entries.values()] or None, self.trust)[1]
 
     @property
     def standing(self) -> list[Entry]:
         """The entries that stand."""
         return standing(self._entries.values())
+
+    def beliefs(self) -> Beliefs:
+        """Return what the answers say together, as the next fit will take them."""
+        return believe(self._entries.values(), trust=self.trust)
 
     def save(self, entry: Entry) -> None:
         """Add an answer to the journal."""
@@ -115,12 +120,11 @@ class Asking:
 
     def next(self, person: Person) -> Question | None:
         """Return the next question to a person, None where none is left."""
-        beliefs = believe(self._entries.values())
-        return next_question(self.batch, self.standing, person, beliefs=beliefs)
+        return next_question(self.batch, self.standing, person, beliefs=self.beliefs())
 
     def open(self) -> list[Question]:
         """Return what is asked of each document of the batch that is not settled."""
-        beliefs, person = believe(self._entries.values()), Person(kind=self.kind)
+        beliefs, person = self.beliefs(), Person(kind=self.kind)
         return [
             question
             for one in self.batch

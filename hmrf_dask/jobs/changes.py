@@ -24,7 +24,7 @@ from hmrf_dask.jobs.parent import files_of
 from hmrf_dask.jobs.places import ANSWERS, assignments_of
 from hmrf_dask.jobs.released import ReleasedModel, load_release, releases_of
 from hmrf_dask.jobs.texts import Texts
-from hmrf_dask.releases.release import DamagedReleaseError, Release, read_file
+from hmrf_dask.releases.release import DamagedReleaseError, read_file
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.text.files import Place
@@ -50,7 +50,7 @@ class Changed(Sized):
     n_same : int
         Documents that stayed where they were.
     gone, new : pyarrow.Table
-        doc_id and cluster of documents without a partner.
+        doc_id and cluster of documents without a partner: at most `MOST` of the `n_gone`, `n_new`.
     """
 
     moved: pa.Table
@@ -58,11 +58,18 @@ class Changed(Sized):
     n_same: int
     gone: pa.Table
     new: pa.Table
+    n_gone: int = 0
+    n_new: int = 0
 
     @property
     def n_moved(self) -> int:
         """How many documents are in another cluster."""
         return sum(self.flows.values())
+
+    @property
+    def n_both(self) -> int:
+        """How many documents are there before and after."""
+        return self.n_same + self.n_moved
 
 
 def changes_of(place: Place, before: Mapping[str, str], after: Mapping[str, str]) -> Changed:
@@ -112,11 +119,12 @@ def _compared(old: pa.Table, new: pa.Table, n_same: int = 0) -> Changed:
     flows = Counter(zip(moved["from"].to_pylist(), moved["to"].to_pylist(), strict=True))
     alone = pc.invert(pc.is_in(old["doc_id"], value_set=new["doc_id"]))
     n_same += len(shared) - len(moved)
-    return Changed(_few(moved), flows, n_same, old.filter(alone), new.filter(pc.invert(both)))
+    gone, new = old.filter(alone), new.filter(pc.invert(both))
+    return Changed(_few(moved), flows, n_same, gone, new, len(gone), len(new))
 
 
 def _n_alone(part: Changed) -> tuple[int, int]:
-    return len(part.gone), len(part.new)
+    return part.n_gone, part.n_new
 
 
 def _without_alone(part: Changed) -> Changed:
@@ -139,7 +147,7 @@ def _of_rest(parts: Sequence[tuple[pa.Table, pa.Table]]) -> Changed:
 
 
 def _together(parts: Sequence[Changed]) -> Changed:
-    """Return what several parts say together; of documents without a partner all are counted."""
+    """Return what several parts say together."""
     flows: Counter[tuple[int, int]] = Counter()
     for part in parts:
         flows.update(part.flows)
@@ -147,8 +155,10 @@ def _together(parts: Sequence[Changed]) -> Changed:
         _few(pa.concat_tables([part.moved for part in parts])),
         flows,
         sum(part.n_same for part in parts),
-        pa.concat_tables([part.gone for part in parts]),
-        pa.concat_tables([part.new for part in parts]),
+        _few(pa.concat_tables([part.gone for part in parts])),
+        _few(pa.concat_tables([part.new for part in parts])),
+        sum(part.n_gone for part in parts),
+        sum(part.n_new for part in parts),
     )
 
 
@@ -247,12 +257,11 @@ def difference(
     old, new = then.files, now.files
     changed = changes_of(place, assignments_of(old), assignments_of(new))
     answers = _answers_of(place, new) - _answers_of(place, old)
-    n_both = changed.n_same + changed.n_moved
-    counts = {"both": n_both, "moved": changed.n_moved}
+    counts = {"both": changed.n_both, "moved": changed.n_moved}
     listed = with_reasons(_first(changed.moved, most), place, old, new).to_pylist()
     return Difference(
         output, then.release, now.release,
-        documents=counts | {"new": len(changed.new), "gone": len(changed.gone)},
+        documents=counts | {"new": changed.n_new, "gone": changed.n_gone},
         files=_files_changed(then.ledger, now.ledger),
         answers=len(answers),
         flows=_flows(changed.flows, then, now)[:most],
@@ -306,9 +315,3 @@ def _with_texts(output: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]
         read = Texts(output).read([row["doc_id"] for row in rows])
         texts = {name: beginning(document.text) for name, document in read.items()}
     return [{**row, "text": texts.get(row["doc_id"], "")} for row in rows]
-
-
-def moved_since(place: Place, before: Release, files: Mapping[str, str]) -> pa.Table:
-    """Return the documents that are in another cluster than in a release, with the reasons."""
-    moved = changes_of(place, assignments_of(before.files), assignments_of(files)).moved
-    return with_reasons(moved, place, before.files, files)

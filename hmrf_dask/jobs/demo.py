@@ -43,7 +43,7 @@ from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
 
 N_ANSWERS = 300
-N_QUESTIONS = 25  # chosen ones, beside as many random pairs
+N_QUESTIONS = 25  # chosen ones, next to as many random pairs
 N_PARTITIONS = 4
 SEED = 0
 TOP_WORDS = 5
@@ -100,7 +100,7 @@ class ClusterSummary:
 
 @dataclass(frozen=True)
 class FewAnswers:
-    """What a few answers brought: the pairs they told, and NMI as in `DemoResult`."""
+    """What a few answers brought: the pairs they gave, and NMI as in `DemoResult`."""
 
     n_pairs: int
     nmi: float
@@ -198,7 +198,7 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
 def _few(
     model: HMRFKMeans, corpus: Corpus, person: ChoosingOracle, strategy: str
 ) -> tuple[Constraints, LabelArray]:
-    """Return what a person told who was asked a few questions, and the labels by it."""
+    """Return what a person said who was asked a few questions, and the labels by it."""
     n_clusters = len(SUBPACKAGES)
     pairs = explore_consolidate(
         corpus, person, n_clusters, N_QUESTIONS, strategy=strategy, random_state=SEED

@@ -19,6 +19,7 @@ from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.answers import shown_unknown
 from hmrf_dask.jobs.former import look_up
 from hmrf_dask.jobs.places import last_release
+from hmrf_dask.jobs.questions import annotators_of
 from hmrf_dask.limits import ANSWER_BYTES
 from hmrf_dask.releases import ownership
 from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
@@ -118,7 +119,7 @@ def import_answers(output: str, file: str, *, journal: str | None = None) -> Exc
         added=len(new),
         there=len(read.entries) - len(new),
         open=read.n_open,
-        unsettled=len(believe(after).open),
+        unsettled=len(believe(after, trust=annotators_of(output)).open),
     )
 
 

@@ -171,8 +171,8 @@ _SCHEMA = pa.schema([("doc_id", pa.string()), ("cluster", pa.int32())])
 class Overlap(NamedTuple):
     """Cells of an old cluster's id, a new label and how many documents they share, for `trace`.
 
-    Shared documents of `changed` partitions, `n_changed` in all, have cells of their own. `sizes`,
-    of shape (K,), are all documents of each new label.
+    Shared documents of `changed` partitions have cells of their own; `n_changed` are all of these,
+    outliers too, which have no cell. `sizes`, of shape (K,), are all documents of each new label.
     """
 
     old: IntArray
@@ -235,8 +235,7 @@ def count_overlap(
     corpus : Corpus
         No id comes twice.
     labels : dask array, shape (n_rows,), optional
-        In the corpus's own chunks; without it all have label 0. Outliers, then or now, count as
-        documents that are not there: they are of no cluster.
+        In the corpus's own chunks, -1 of outliers; without it all have label 0, old outliers too.
     n_clusters : int
     names : sequence of str, optional
         Those of `write_assignments`: partitions are first compared with old files of their names.
@@ -248,8 +247,9 @@ def count_overlap(
     flow = DaskFlow()
     own = [path.removeprefix(f"{ASSIGNMENTS_FOLDER}/") for path in paths_of(corpus, names)]
     found = [None] * len(own) if labels is None else list(labels.to_delayed().ravel())
-    # Labels of changed partitions are counted separately, as K more.
-    shifts = [n_clusters if one else 0 for one in changed or [False] * corpus.n_partitions]
+    # Labels of changed partitions are counted separately, as K + 1 more: outliers are -1, then K.
+    n_labels = n_clusters + 1
+    shifts = [n_labels if one else 0 for one in changed or [False] * corpus.n_partitions]
     parts = zip(corpus.named, found, map(by_name.get, own), shifts, strict=True)
     joined = [flow.lazy(_join_block, *part) for part in parts]
     taken = {by_name[name].name for name in own if name in by_name}
@@ -268,12 +268,9 @@ def count_overlap(
     tables = [flow.lazy(_counts, one) for one in joined] + _buckets(flow, joined, lengths[:2])
     table: Contingency = flow.compute([tree(flow, merge, tables)])[0]
     then, now, counts = table.classes[table.rows], table.clusters[table.columns], table.counts
-    if labels is not None:
-        inside = then != OUTLIER
-        then, now, counts = then[inside], now[inside], counts[inside]
-    n_changed = int(counts[now >= n_clusters].sum())
-    known = then, now % n_clusters, counts
-    return Overlap(*known, total, n_changed)
+    n_changed, now = int(counts[now >= n_clusters].sum()), now % n_labels
+    inside = (now < n_clusters) & ((then != OUTLIER) | (labels is None))
+    return Overlap(then[inside], now[inside], counts[inside], total, n_changed)
 
 
 def _tell_lost(files: Sequence[OldFile], lost: int) -> None:
@@ -310,12 +307,8 @@ def _join_block(
     before, new = None if old is None else old.read(), _SCHEMA.empty_table()
     if block is not None:
         ids = pa.array(block.ids.tolist()).cast(pa.string())
-        if labels is None:
-            shown = np.zeros(block.n_rows, np.int32)
-        else:
-            shown = np.where(labels < 0, np.int32(OUTLIER), labels + np.int32(shift))
-        new = pa.table([ids, column(shown, pa.int32())], schema=_SCHEMA)
-        new = new.filter(pc.not_equal(new["cluster"], OUTLIER))
+        shown = np.zeros(block.n_rows, np.int32) if labels is None else labels
+        new = pa.table([ids, column(shown + np.int32(shift), pa.int32())], schema=_SCHEMA)
     joined = _join(_SCHEMA.empty_table() if before is None else before, new)
     return replace(joined, lost=int(old is not None and before is None))
 

@@ -16,6 +16,7 @@ from hmrf_dask.answers.journal import journal_address, open_journal
 from hmrf_dask.answers.records import NAME
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.jobs.texts import homes_of
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import Release
@@ -39,7 +40,7 @@ def names_given(output: str, release: Release) -> dict[int, str]:
     documents = list(dict.fromkeys(document for document, _ in named))
     homes = homes_of(output, release, documents) if named else {}
     for document, name in named:
-        if document in homes:
+        if document in homes and homes[document].cluster != OUTLIER:
             names[homes[document].cluster] = name
     return {cluster: name for cluster, name in (names | _in_file(output)).items() if name}
 

@@ -361,7 +361,7 @@ def _text_lines(documents: _Documents) -> Iterator[str]:
 
 
 def text_settings(texts: Sequence[str], n_documents: int | None) -> dict[str, Any]:
-    """Return how texts become rows: words of one document, or of most, tell nothing apart.
+    """Return how texts become rows: words of one document, or of most, distinguish nothing.
 
     Examples
     --------

@@ -51,10 +51,10 @@ class Report:
     documents : dict
         Number of documents by their ids: `all`; `new` and `gone` since the last release; `changed`,
         those that it had too, in a file that is new or changed; `moved`, those that it had too, in
-        another cluster, and `moved_share`, 0 to 1, of those that it had too. Of
-        all, `outliers` are of no cluster, where the method marks some; they count neither as new
-        nor gone, but documents that become outliers, or are none any more, do. Also those
-        `vectorised` in this run, and `quarantined` records of all files.
+        another cluster, and `moved_share`, 0 to 1, of those that it had too. Of all, `outliers` are
+        of no cluster, where the method marks some: a document that becomes one, or is none any
+        more, has moved. Also those `vectorised` in this run, and `quarantined` records of all
+        files.
     vocabulary : dict
         `terms`, whether it was made again (`refit`), the share of words it does not know in the
         files that are new (`unknown_share`), and in those it was made of (`unknown_share_then`).

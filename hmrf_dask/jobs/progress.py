@@ -34,7 +34,7 @@ class Lines(AbstractContextManager[Tell]):
         self._last = ""
 
     def __enter__(self) -> Tell:
-        """Return what events are told to."""
+        """Return what events are reported to."""
         return self._tell
 
     def __exit__(self, *_: object) -> None:

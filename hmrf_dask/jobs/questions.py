@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from hmrf_dask.constraints.answer_rows import MUST, said
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.cosine import Cosine, metric_of
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import HmrfError, InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.jobs import assignments, journal
 from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import Files
+from hmrf_dask.jobs.inputs import load_job
+from hmrf_dask.jobs.parent import JOB
 from hmrf_dask.jobs.places import (
     ANSWERS,
     NOTES,
@@ -108,10 +111,26 @@ def write_questions(
         return run.write(QUESTIONS, encode_questions(batch)), len(batch)
 
 
-def batch_of(output: str, n: int, answers: Any = None) -> tuple[Known, list[Question]]:
+def annotators_of(output: str, job: str = "") -> Mapping[str, float]:
+    """Return the trust in people that the job of an output names, none where nobody can read it.
+
+    `job` is its file, where the last release does not say it.
+    """
+    release = last_release(output)
+    file = job or ("" if release is None else str(release.ledger.get(JOB) or ""))
+    try:
+        return load_job(file).annotators if file else {}
+    except HmrfError:
+        return {}
+
+
+def batch_of(
+    output: str, n: int, answers: Any = None, trust: Mapping[str, float] | None = None
+) -> tuple[Known, list[Question]]:
     """Return what is known of the documents of an output, and the next questions about them.
 
     Entries count next to the pairs of the last fit; without `answers` those of the journal do.
+    `trust` is that in people; without it what the job says.
     """
     release, url = last_release(output), absolute_url(output)
     if release is None:
@@ -125,16 +144,14 @@ def batch_of(output: str, n: int, answers: Any = None) -> tuple[Known, list[Ques
         rows = rows_of_release(release, place, model.cluster_centers_.shape[1])
         table = decode_parquet(_read(release, place, assignments.NAME))
     corpus = corpus_of(rows, place.options)
-    known = _known(release, corpus, place, answers)
-    return known, _chosen(corpus, model, table, known, n)
-
-
-def _known(release: Release, corpus: Corpus, place: Place, answers: Any) -> Known:
-    """Return what answers say, entries next to the pairs of files that the release took."""
+    trust = annotators_of(output) if trust is None else trust
     if isinstance(answers, Constraints | given_answers.Answers):
-        return known_from(answers, corpus)
-    entries = journal.take(place.url).read.entries if answers is None else list(answers)
-    return Known.believed(entries, believe(entries), _of_files(release, place))
+        known = known_from(answers, corpus)
+    else:
+        entries = journal.take(url).read.entries if answers is None else list(answers)
+        beliefs = believe(entries, trust=trust)
+        known = Known.believed(entries, beliefs, _of_files(release, place))
+    return known, _chosen(corpus, model, table, known, n)
 
 
 def _of_files(release: Release, place: Place) -> Constraints | None:

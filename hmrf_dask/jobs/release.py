@@ -24,7 +24,7 @@ from hmrf_dask.jobs.assignments import (
     write_assignments,
     write_clusters,
 )
-from hmrf_dask.jobs.changes import moved_since
+from hmrf_dask.jobs.changes import Changed, changes_of, with_reasons
 from hmrf_dask.jobs.former import Overlap, count_overlap
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
@@ -68,7 +68,7 @@ from hmrf_dask.measures.scores import normalized_mutual_info
 from hmrf_dask.releases.lineage import Lineage, carried_on, first_lineage, trace
 from hmrf_dask.releases.own_files import OUTPUT, remove_own
 from hmrf_dask.releases.ownership import clean
-from hmrf_dask.releases.release import Contents, hashed, publish, read_if_whole
+from hmrf_dask.releases.release import Contents, Release, hashed, publish, read_if_whole
 from hmrf_dask.report.content import HTML
 from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
@@ -261,16 +261,17 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
     with run.watch.step("write the report"):
         files = results.files | write_records(run, material.rows.records, material.repeated)
         files |= write_answers(run, answers.rejects, answers.waiting)
+        changed = None
         if run.previous is not None:
-            moved = moved_since(run.place, run.previous, files)
-            files |= run.write(changes.FILE, encode_parquet(moved))
+            changed, table = _changed(run, run.previous, files)
+            files |= run.write(changes.FILE, encode_parquet(table))
         if answers.documents.gone.any():
             files |= run.write(GONE, answers.documents.encode_gone())
         classes = _agreement(run, material, results.files)
         nmi = None if classes is None else normalized_mutual_info(classes)
         if classes is not None:
             files |= run.write(CLASSES, encode_classes(classes))
-        report, data = _kept(run, _report(run, material, answers, results, nmi))
+        report, data = _kept(run, _report(run, material, answers, results, changed, nmi))
         files[f"{run.name}/{NAME}"] = digest(data)
     with run.watch.step("publish"):
         ledger = _ledger(run, material, results)
@@ -293,6 +294,12 @@ def release(run: JobRun, material: Material, answers: Answers, results: Results)
         clean(run.hold, keep=run.inputs.job.keep, also=also)
     warn_of_rejects(run, report.documents["quarantined"], answers)
     return report
+
+
+def _changed(run: JobRun, before: Release, files: Files) -> tuple[Changed, pa.Table]:
+    """Return what became of the documents of the last release; those that moved, with reasons."""
+    changed = changes_of(run.place, assignments_of(before.files), assignments_of(files))
+    return changed, with_reasons(changed.moved, run.place, before.files, files)
 
 
 def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]:
@@ -348,12 +355,15 @@ def _report(
     material: Material,
     answers: Answers,
     results: Results,
+    changed: Changed | None,
     nmi: float | None,
 ) -> Report:
     rows, lineage = material.rows, results.lineage
     n_quarantined = sum(record.n_rejects for record in rows.records) + len(material.repeated)
     kinds = Counter(change.kind for change in lineage.changes)
     outliers = {} if results.n_outliers is None else {"outliers": results.n_outliers}
+    n_documents = sum(lineage.sizes) + sum(outliers.values())
+    n_moved = changed.n_moved if changed else 0
     return Report(
         status="done",
         run=run.run_id,
@@ -364,13 +374,13 @@ def _report(
         start=results.start,
         files=run.changes.counted(),
         documents={
-            "all": sum(lineage.sizes) + sum(outliers.values()),
+            "all": n_documents,
             **outliers,
-            "new": lineage.n_added,
+            "new": changed.n_new if changed else n_documents,
             "changed": results.n_changed,
-            "gone": lineage.n_gone,
-            "moved": lineage.n_moved,
-            "moved_share": lineage.moved_share,
+            "gone": changed.n_gone if changed else 0,
+            "moved": n_moved,
+            "moved_share": n_moved / changed.n_both if changed and changed.n_both else 0.0,
             "vectorised": _n_vectorised(run, rows),
             "quarantined": n_quarantined,
         },

@@ -28,7 +28,7 @@ from hmrf_dask.estimators.classes import load
 from hmrf_dask.estimators.prediction import OUTLIER, marked_labels_of, table_of
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.assignments import compare
-from hmrf_dask.jobs.names import called, names_given
+from hmrf_dask.jobs.names import OUTLIERS, called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import NAME, Report, assignments_of, explained_to_readers, verified_model
 from hmrf_dask.jobs.places import last_release as last_release_of
@@ -361,7 +361,7 @@ class ReleasedModel:
         margins = np.where(labels < 0, np.nan, rows.nearest - rows.own)
         columns = [
             clusters,
-            [self.names.get(cluster, "") for cluster in clusters],
+            [OUTLIERS if one == OUTLIER else self.names.get(one, "") for one in clusters],
             rows.own.tolist(),
             self._called(rows.runner_up).tolist() if several else nothing,
             pa.array(margins, from_pandas=True) if several else nothing,

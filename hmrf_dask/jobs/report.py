@@ -228,7 +228,8 @@ def make_report(
         release=_release(subject),
         documents=facts.documents or {"all": sum(cluster.size for cluster in clusters)},
         vocabulary=facts.vocabulary,
-        clusters_now=counts_of(subject, "clusters") or {"number": len(clusters)},
+        clusters_now=counts_of(subject, "clusters")
+        or {"number": sum(cluster.id >= 0 for cluster in clusters)},
         alerts=alerts_of(facts, clusters),
         clusters=clusters,
         documents_shown=tuple(shown.sampled),

@@ -9,12 +9,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hmrf_dask.errors import HmrfError, InvalidInputError
+from hmrf_dask.errors import HmrfError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
+from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.assignments import key_of
+from hmrf_dask.jobs.names import OUTLIERS
 from hmrf_dask.jobs.places import LINEAGE
 from hmrf_dask.jobs.report_subject import READABLE, Subject
 from hmrf_dask.releases.lineage import Lineage
@@ -130,17 +132,12 @@ def _bars(
     words = subject.words()
     if words is None:
         return [], ()
-    n_columns = model.cluster_centers_.shape[1]
-    if n_columns != words.n_columns:
-        raise InvalidInputError(
-            f"rows must be made of words alone, got {n_columns} columns for {words.n_columns} words"
-        )
-    centroids = model.cluster_centers_[:, : words.n_of_words]
-    weights = model.feature_weights_  # none where the metric is a full one
-    if weights is not None:
-        weights = weights[: words.n_of_words]
-    plain = weights is None or words.components is not None or (weights == 1.0).all()
-    learned = None if plain else weights
+    centroids, weights = model.cluster_centers_[:, : words.n_columns], model.feature_weights_
+    if not words.n_columns:  # rows are vectors
+        return [], ()
+    learned = None  # as weights are where the metric is a full one
+    if weights is not None and words.components is None and (weights != 1.0).any():
+        learned = weights[: words.n_columns]
     many = _FEW_BARS * 15 // max(len(sizes), 1)
     bars = word_bars(
         centroids, sizes, words.terms,
@@ -162,7 +159,10 @@ def _heaviest(learned: FloatArray, terms: Any) -> tuple[Word, ...]:
 def clusters_of(
     subject: Subject, whole: Survey, names: Mapping[int, str]
 ) -> tuple[tuple[Cluster, ...], Map]:
-    """Return all clusters, the largest first, without their documents; and the map."""
+    """Return all clusters, the largest first, without their documents; and the map.
+
+    Outliers come last.
+    """
     table = {row["cluster"]: row for row in _table(subject)}
     counted = {one: at for at, one in enumerate(whole.clusters.tolist())}
     sizes = {one: _size(one, table, whole, counted) for one in table.keys() | counted.keys()}
@@ -170,14 +170,14 @@ def clusters_of(
     changes = {} if lineage is None else {one.cluster: one for one in lineage.changes}
     drawn = map_of(subject, sizes)
     clusters = []
-    for one in sorted(sizes, key=lambda one: (-sizes[one], one)):
+    for one in sorted(sizes, key=lambda one: (one == OUTLIER, -sizes[one], one)):
         row, change, at = table.get(one, {}), changes.get(one), counted.get(one)
         x, y = np.rint(SIDE * drawn.places.get(one, np.full(2, 0.5))).astype(int).tolist()
         bars = drawn.bars.get(one, ())
         clusters.append(
             Cluster(
                 id=one,
-                name=names.get(one, ""),
+                name=OUTLIERS if one == OUTLIER else names.get(one, ""),
                 size=sizes[one],
                 size_before=change.size_before if change and change.kind == "kept" else None,
                 change=change.kind if change else "",

@@ -38,16 +38,14 @@ READABLE = (HmrfError, OSError, ValueError, KeyError, pa.ArrowException)
 
 @dataclass(frozen=True)
 class Words:
-    """The words of `n_columns` columns; `components` of LSA lead from columns to them.
+    """The words of the first `n_columns` columns; `components` of LSA lead from columns to them.
 
-    Of the columns the first `n_of_words`, without it all, are made of words, the others of
-    embeddings.
+    Of rows of words and vectors the columns after these are numbers of vectors.
     """
 
     terms: Terms
     n_columns: int
     components: AnyArray | None = None
-    n_of_words: int | None = None
 
 
 @dataclass
@@ -187,15 +185,13 @@ def _words_of(subject: Subject) -> Words | None:
     if identity is None:
         return None
     vocabulary = load_vocabulary(identity, Place(subject.url, {}))
-    if not vocabulary.n_word_columns:
-        return None
 
     def terms(columns: AnyArray) -> Sequence[str | None]:
         words: list[str | None] = vocabulary.terms.take(pa.array(columns.tolist())).to_pylist()
         return words
 
     components = vocabulary.components if len(vocabulary.components) else None
-    return Words(terms, vocabulary.n_features, components, vocabulary.n_word_columns)
+    return Words(terms, vocabulary.n_word_columns, components)
 
 
 def of_fit(url: str) -> Subject:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from hmrf_dask.documents.batches import read_batches
@@ -114,16 +114,13 @@ def _read(source: Source, columns: Columns, wanted: set[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     if source.format == "text" and source.document_id not in wanted:
         return texts
-    try:
-        with closing(read_batches(source, columns)) as batches:
-            for batch in batches:
-                for place, name in enumerate(batch.ids):
-                    if name in wanted:
-                        texts[name] = excerpt(batch.texts[place], LENGTH)
-                if len(texts) == len(wanted):
-                    break
-    except (SourceError, InvalidInputError):  # gone, replaced, or damaged meanwhile
-        pass
+    # gone, replaced, or damaged meanwhile: what was read until then
+    with suppress(SourceError, InvalidInputError), closing(read_batches(source, columns)) as read:
+        for batch in read:
+            named = zip(batch.ids, batch.texts, strict=True)
+            texts |= {name: excerpt(text, LENGTH) for name, text in named if name in wanted}
+            if len(texts) == len(wanted):
+                break
     return texts
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from hmrf_dask.answers.records import Entry
 
-Place = tuple[str, bool]  # a document, and whether an answer on the way there tells apart
+Place = tuple[str, bool]  # a document, and whether an answer on the way there said "different"
 Link = tuple[str, Entry, bool]  # to a document, by an answer, which says that it is another group
 
 
@@ -45,7 +45,7 @@ class Chains:
     def _chain(self, entry: Entry, first: str, second: str, *, wanted: bool) -> list[Entry]:
         """Return the fewest other answers from a document to another.
 
-        Where `wanted` exactly one of them tells apart, else none.
+        Where `wanted` exactly one of them says "different", else none.
         """
         start = (first, False)
         reached: dict[Place, tuple[Place, Entry] | None] = {start: None}
@@ -55,9 +55,9 @@ class Chains:
             if place == (second, wanted):
                 return _walked(reached, place)
             document, crossed = place
-            for to, answer, apart in self._links.get(document, ()):
-                after = (to, crossed or apart)
-                if answer.id != entry.id and not (crossed and apart) and after not in reached:
+            for to, answer, differs in self._links.get(document, ()):
+                after = (to, crossed or differs)
+                if answer.id != entry.id and not (crossed and differs) and after not in reached:
                     reached[after] = (place, answer)
                     queue.append(after)
         return []

@@ -72,7 +72,7 @@ def label_output(wanted: Wanted, *, say: Say, address: Say) -> None:
     ----------
     wanted : Wanted
     say : callable
-        Called with what a person is told.
+        Called with what is printed for a person.
     address : callable
         Called with the address that a person is to open.
     """
@@ -121,6 +121,7 @@ def _page(wanted: Wanted, port: int) -> Page:
         asking.journal,
         people=wanted.people,
         before=before,
+        trust=asking.trust,
         later=lambda work: thoughts.submit(_paced, work),
     )
 

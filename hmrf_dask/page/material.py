@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from hmrf_dask.answers.records import CHOICE, PAIR, Question
 from hmrf_dask.jobs.ask import SEVERAL
 from hmrf_dask.jobs.texts import Document
-from hmrf_dask.page.telling import Weights, frequencies
+from hmrf_dask.page.marks import Weights, frequencies
 from hmrf_dask.questions.rounds import ALL_SHOWN
 
 

@@ -72,7 +72,7 @@ class RefusedError(HTTPError):
 
 
 class Guarded(RequestHandler):
-    """What all requests have in common: who may ask, and how a refusal looks."""
+    """What all requests have in common: who may ask, and what a refusal says."""
 
     page: Page
 
@@ -369,7 +369,7 @@ def application(page: Page) -> Application:
 
 
 class NotThere(Guarded):
-    """Any other address: who may not ask is not even told that nothing is there."""
+    """Any other address: who may not ask learns not even that nothing is there."""
 
     def get(self) -> None:
         """Say so."""

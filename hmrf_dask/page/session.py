@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -70,14 +70,15 @@ class Open:
 class Notes:
     """What the standing entries of a journal say, worked out when it is asked for."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[Entry], trust: Mapping[str, float] | None = None) -> None:
+        self._trust = trust
         self.entries = standing(entries)
         self.answers = [entry for entry in self.entries if entry.kind in ANSWERS]
         self.by_id = {entry.id: entry for entry in self.entries}
 
     @cached_property
     def known(self) -> Known:
-        """Groups of documents, and which are apart."""
+        """Groups of documents, and which differ."""
         return Known.of(self.answers)
 
     @cached_property
@@ -97,7 +98,7 @@ class Notes:
     @cached_property
     def beliefs(self) -> Beliefs:
         """What the answers say together, as the next fit will take them."""
-        return believe(self.answers)
+        return believe(self.answers, trust=self._trust)
 
     @cached_property
     def chains(self) -> Chains:
@@ -158,6 +159,8 @@ class Session:
         How many people are to answer each question.
     before : iterable of Entry
         What was answered elsewhere, in a journal that these people do not write.
+    trust : mapping of str to float, optional
+        The probability that an answer is right, by annotator; of all others answers show it.
     clock : callable
         Seconds that only grow.
     later : callable
@@ -171,15 +174,16 @@ class Session:
         *,
         people: int = 1,
         before: Iterable[Entry] = (),
+        trust: Mapping[str, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[Callable[[], None]], object] = lambda work: work(),
     ) -> None:
         self.journal, self.people, self._clock, self._later = journal, people, clock, later
-        self._entries = {entry.id: entry for entry in before}
+        self._entries, self._trust = {entry.id: entry for entry in before}, trust
         self._end, self._read_at = 0, -NEWS_SECONDS
         self._open: dict[str, Open] = {}
         self._skipped: dict[str, set[str]] = defaultdict(set)
-        self._notes = self._believed = Notes(self._entries.values())
+        self._notes = self._believed = Notes(self._entries.values(), trust)
         self.refresh(now=True)
         self.take(material)
 
@@ -211,7 +215,7 @@ class Session:
         news = [entry for entry in entries if entry.id not in self._entries]
         if news:
             self._entries |= {entry.id: entry for entry in news}
-            self._notes = Notes(self._entries.values())
+            self._notes = Notes(self._entries.values(), self._trust)
             self._later(self._believe)
 
     def _believe(self) -> None:

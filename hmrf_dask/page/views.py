@@ -8,9 +8,9 @@ from typing import Any, Final
 from hmrf_dask.answers.records import DIFFERENT, NEW, NONE, PAIR, SAME, UNKNOWN, Entry, Question
 from hmrf_dask.errors import InvalidInputError, counted
 from hmrf_dask.jobs.texts import Document
+from hmrf_dask.page.marks import Marks, marks_of_groups, marks_of_pair, passages, segments
 from hmrf_dask.page.material import Group
 from hmrf_dask.page.session import NAMED_BY, Open, Saved, Session
-from hmrf_dask.page.telling import Marks, marks_of_groups, marks_of_pair, passages, segments
 
 JSON = dict[str, Any]
 GONE: Final = "This document is gone."
@@ -99,7 +99,7 @@ def columns_view(session: Session, ticket: str, document: str) -> JSON:
 def _placed(session: Session, question: Question) -> list[Group]:
     """Return the groups of a choice: all in their places, or of many those shown, likeliest first.
 
-    Groups that the document is known apart from keep their places, too.
+    Groups that the document is known to differ from keep their places, too.
     """
     shown = [session.groups.get(one, Group(one)) for one in question.shown]
     if not session.material.all_shown:
@@ -161,7 +161,7 @@ def says(session: Session, entry: Entry) -> str:
 
 
 def saved_view(session: Session, saved: Saved) -> JSON:
-    """Return what a person is told after an answer: saved, what it settled, the own opinion."""
+    """Return what a person reads after an answer: saved, what it settled, the own opinion."""
     words = [f"Saved: {says(session, saved.entry)}."]
     if saved.settled:
         words.append(f"This settles {counted(saved.settled, 'other pair')}.")
@@ -174,7 +174,7 @@ def saved_view(session: Session, saved: Saved) -> JSON:
 
 
 def _opinion(session: Session, question: Entry) -> str:
-    """Return what the program thought, which nobody is told before the answer."""
+    """Return what the program thought, which nobody reads before the answer."""
     if not question.likely:
         return ""
     if question.kind == PAIR:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ from hmrf_dask.types import FloatArray, IntArray
 N_QUESTIONS = 25
 REPORTED = 4  # rows of a partition for each question
 SAMPLED = 4096  # rows by which the median gap of all is estimated
-EXPLORED = 65_536  # rows among which those far from all are looked for
+EXPLORED = 65_536  # rows among which those far from all are searched
 FEW_CLUSTERS = 5  # of so many all anchors are asked about against each other
 SHARE = 5  # of a batch a fifth is about anchors, and a fifth may be far from all
 NEAREST_SHOWN = 5  # of the anchors of many clusters
@@ -71,9 +73,13 @@ class Clusters:
 
     def mean(self) -> FloatArray:
         """Return the mean direction of all rows, shape (1, d)."""
-        units = questions.direction_table(self.directions).exact
-        total: FloatArray = self.lengths[None, :] @ units
+        total: FloatArray = self.lengths[None, :] @ self.units
         return total
+
+    @cached_property
+    def units(self) -> FloatArray:
+        """The directions, all of length 1."""
+        return questions.direction_table(self.directions).exact
 
 
 def known_from(answers: Any, corpus: Corpus) -> Known:
@@ -192,13 +198,14 @@ class Batch:
         """Return the questions, those about anchors first."""
         part = max(1, self.n // SHARE)
         few = len(self.anchors) <= FEW_CLUSTERS
-        found = list(self._about_groups())[:part]
-        found += list(self._about_anchors())[: self.n if few else part]
+        found = list(islice(self._about_groups(), part))
+        found += islice(self._about_anchors(), self.n if few else part)
         if exploring and self.found.far is not None:
             found += self._far_apart(self.found.far, part)
         found = _of_different_documents(found)[: self.n]
         asked = {question.documents[0] for question in found}
-        return found + self._uncertain(asked, self.n - len(found))
+        found += self._uncertain(asked, self.n - len(found))
+        return [replace(question, settles=self._settles(question)) for question in found]
 
     def _about_groups(self) -> Iterator[Question]:
         """Yield what is open about groups that stand for no cluster, the largest first."""
@@ -216,25 +223,23 @@ class Batch:
 
     def _about_anchors(self) -> Iterator[Question]:
         """Yield for each anchor those that it is not known to differ from, the nearest first."""
-        clusters = np.array(list(self.anchors), np.int64)
-        units = questions.direction_table(self.clusters.directions[clusters]).exact
+        clusters, names = np.array(list(self.anchors), np.int64), list(self.anchors.values())
+        units = self.clusters.units[clusters]
         near = units @ units.T
         order = np.lexsort((clusters, -self.clusters.sizes[clusters]))
         few, pending = len(clusters) <= FEW_CLUSTERS, []
         for rank, place in enumerate(order.tolist()):
-            before = order[:rank].tolist()
-            document = self.anchors[int(clusters[place])]
-            open_ones = [
-                (-near[place, other], self.anchors[int(clusters[other])]) for other in before
-                if not self.known.is_apart(document, self.anchors[int(clusters[other])])
-            ]  # fmt: skip
-            shown = sorted(open_ones)[: None if few else NEAREST_SHOWN]
+            document = names[place]
+            others, values = order[:rank].tolist(), (-near[place, order[:rank]]).tolist()
+            before = sorted(zip(values, map(names.__getitem__, others), strict=True))
+            open_ones = (one for one in before if not self.known.is_apart(document, one[1]))
+            shown = list(islice(open_ones, None if few else NEAREST_SHOWN))
             if shown:
                 pending.append((rank if few else shown[0][0], document, shown))
         for _, document, shown in sorted(pending):
             weights = [math.exp(self.scale * (shown[0][0] - value)) for value, _ in shown]
             likely = tuple(ALIKE * weight / sum(weights) for weight in weights)
-            yield self._question(document, [name for _, name in shown], likely, "anchors")
+            yield Question(CHOICE, (document,), tuple(name for _, name in shown), likely, "anchors")
 
     def _far_apart(self, far: Listed, most: int) -> list[Question]:
         """Return questions about rows far from all clusters, and from each other."""
@@ -280,21 +285,20 @@ class Batch:
         clusters = list(self.anchors)
         near = cosines[clusters]
         order = np.argsort(-near, kind="stable")[:MOST_SHOWN]
-        weights = np.array([math.exp(self.scale * (near[place] - near.max())) for place in order])
+        gaps = (near[order] - near.max()).tolist()
+        weights = np.array([math.exp(self.scale * gap) for gap in gaps])
         likely = tuple((weights / weights.sum()).tolist())
         shown = tuple(self.anchors[clusters[place]] for place in order.tolist())
         if document in shown:
             return
         left = self.known.left(Question(CHOICE, (document,), shown, likely))
         if left:
-            names, shares = [name for name, _ in left], tuple(share for _, share in left)
-            yield self._question(document, names, shares, why)
+            names, shares = tuple(name for name, _ in left), tuple(share for _, share in left)
+            yield Question(CHOICE, (document,), names, shares, why)
 
-    def _question(
-        self, document: str, shown: list[str], likely: tuple[float, ...], why: str
-    ) -> Question:
-        settles = self.known.settles(document, dict(zip(shown, likely, strict=True)))
-        return Question(CHOICE, (document,), tuple(shown), likely, why, settles)
+    def _settles(self, question: Question) -> float:
+        likely = dict(zip(question.shown, question.likely, strict=True))
+        return self.known.settles(question.documents[0], likely)
 
 
 def _uncertainty(question: Question) -> float:

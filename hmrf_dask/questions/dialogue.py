@@ -133,7 +133,7 @@ class Dialogue:
 
 
 class Neighbourhoods:
-    """Documents known to belong together; any two neighbourhoods are known to be apart.
+    """Documents known to belong together; any two neighbourhoods are known to differ.
 
     Each is at its mean direction; its representative is the member nearest to that.
     """
@@ -157,6 +157,14 @@ class Neighbourhoods:
         if group == len(self.members):
             self.members.append([])
         self.members[group].append(row)
+
+    @property
+    def placed(self) -> tuple[IntArray, IntArray]:
+        """The rows of all members, sorted, and their neighbourhoods."""
+        groups = np.repeat(np.arange(len(self)), [len(group) for group in self.members])
+        rows = np.array([int(row.rows[0]) for group in self.members for row in group], np.int64)
+        order = np.argsort(rows)
+        return rows[order], groups[order]
 
     def directions(self) -> FloatArray:
         """Return the mean directions of all, whatever the order in which members came."""

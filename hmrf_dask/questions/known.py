@@ -1,4 +1,4 @@
-"""What answers say together: documents known to be the same, and groups known apart."""
+"""What answers say together: documents known to be the same, and groups known to differ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMPLETE = 0.99  # of the shares of all groups, which are rounded
 
 
 class Known:
-    """Groups of documents, and which of them are apart; ids are text.
+    """Groups of documents, and which of them differ; ids are text.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class Known:
 
     @cached_property
     def rivals(self) -> dict[str, set[str]]:
-        """The groups that are known apart from each group."""
+        """The groups that are known to differ from each group."""
         found: dict[str, set[str]] = defaultdict(set)
         for pair in self._different:
             first, second = map(self.group, pair)

@@ -21,7 +21,7 @@ from hmrf_dask.questions.dialogue import Dialogue, Neighbourhoods
 from hmrf_dask.questions.pool import Pool
 from hmrf_dask.questions.rounds import ALL_SHOWN, SOME_SHOWN
 from hmrf_dask.tasks import questions
-from hmrf_dask.tasks.questions import Askable
+from hmrf_dask.tasks.questions import Askable, Means
 from hmrf_dask.types import FloatArray, IntArray
 
 MEMBERS: Final = 3  # of a group that one document is asked against
@@ -75,16 +75,26 @@ class Placing:
     ----------
     dialogue : Dialogue
     pool : Pool
+        Of the rows that may be asked about.
+    everything : Pool
+        Of all rows.
     n_clusters : int or None
     trust : float or None
         The probability that an answer is right; None: as answers show.
     """
 
     def __init__(
-        self, dialogue: Dialogue, pool: Pool, n_clusters: int | None, trust: float | None
+        self,
+        dialogue: Dialogue,
+        pool: Pool,
+        everything: Pool,
+        n_clusters: int | None,
+        trust: float | None,
     ) -> None:
         self.known = Neighbourhoods()
-        self._dialogue, self._pool, self._n_clusters = dialogue, pool, n_clusters
+        self._dialogue, self._n_clusters = dialogue, n_clusters
+        self._pool, self._everything = pool, everything
+        self._clusters: Means | None = None  # that all rows make, until more is known
         self._trust = None if trust is None else {"": trust}
         self._certain = trust == 1.0
         self._error_rate = first_rate(trust)
@@ -100,7 +110,7 @@ class Placing:
         return self._n_clusters is not None and len(self.known) >= self._n_clusters
 
     @property
-    def _finds_groups(self) -> bool:
+    def finds_groups(self) -> bool:
         """Whether documents still open groups: there may be fewer groups than clusters."""
         return len(self._rows) <= SEARCH * (len(self.known) + 1)
 
@@ -108,6 +118,14 @@ class Placing:
     def asked(self) -> IntArray:
         """The rows that were asked about."""
         return np.asarray(sorted(int(row.rows[0]) for row in self._rows.values()), np.int64)
+
+    def means(self) -> Means:
+        """Return the mean directions of the groups; once each cluster has one, of the clusters."""
+        if not self.explored:
+            return Means(self.known.directions())
+        if self._clusters is None:
+            self._clusters = self._everything.clusters(self.known.directions(), *self.known.placed)
+        return self._clusters
 
     def place(self, row: Askable) -> None:
         """Ask about a document until it is settled, opens a group, or nothing is left to ask."""
@@ -161,20 +179,23 @@ class Placing:
             self._judged = 0
 
     def _prior(self, case: Case) -> Prior:
-        """Return how likely each group is by rows alone; while groups are looked for, others are.
+        """Return how likely each group is by rows alone; while groups are searched, others are.
 
         So the sum is below 1 until every cluster has a group.
         """
-        table = questions.direction_table(self.known.directions())
-        distances = case.row.distances(table)[0]
+        means = self.means()
+        table = questions.direction_table(means.directions)
+        distances = questions.distances_to(case.row, table, means.lengths)[0]
         if case.own is not None:
             distances[case.own] = np.inf
         weights = np.exp(self._pool.scale * (distances.min() - distances))
         known = 1.0
         if case.own is not None or not self.explored:
-            missing = 1.0 - len(self.known) / self._n_clusters if self._n_clusters else 0.0
+            missing = 0.0
+            if self._n_clusters and self.finds_groups:
+                missing = 1.0 - len(self.known) / self._n_clusters
             known -= max(NEW, missing)
-        if case.own is not None or (not self.explored and self._finds_groups):
+        if case.own is not None or (not self.explored and self.finds_groups):
             # such rows are chosen for being far from all: where they are near says less of them
             weights = weights + weights.sum() / len(weights)
         return Prior(known * weights / weights.sum(), distances)
@@ -197,7 +218,7 @@ class Placing:
     def _settles(self, case: Case, opinion: Opinion) -> bool:
         """Return whether it is known where a document belongs.
 
-        Unless somebody said so, it must be told apart from all other groups.
+        Unless somebody said so, it must be said to differ from all other groups.
         """
         if opinion.posterior[opinion.best] < SETTLED:
             return False
@@ -233,14 +254,19 @@ class Placing:
         return self._groups(case, order) if chooses else self._group(case, order, opinion)
 
     def _group(self, case: Case, order: list[int], opinion: Opinion) -> dict[int, Askable]:
-        """Return the likeliest group with a member that can be asked about."""
-        is_said = case.odds.get(opinion.best, 0.0) > 0.0  # then the unlikely ones need no answer
-        for group in order:
-            is_likely = opinion.posterior[group] >= UNLIKELY
-            is_likely |= not (is_said or case.n_shown[group])
-            member = self._unasked(case, group) if is_likely else None
-            if member is not None:
-                return {group: member}
+        """Return the likeliest group with a member that can be asked about.
+
+        Where a group was said the unlikely ones need no answer, unless nothing else can settle it.
+        """
+        is_said = case.odds.get(opinion.best, 0.0) > 0.0
+        searches = self.finds_groups and not self.explored
+        for least in (UNLIKELY, 0.0) if is_said and not searches else (UNLIKELY,):
+            for group in order:
+                is_likely = opinion.posterior[group] >= least
+                is_likely |= not (is_said or case.n_shown[group])
+                member = self._unasked(case, group) if is_likely else None
+                if member is not None:
+                    return {group: member}
         return {}
 
     def _groups(self, case: Case, order: list[int]) -> dict[int, Askable]:
@@ -302,10 +328,12 @@ class Placing:
     def _judge(self) -> None:
         """Judge all documents by all answers, as soon as there are enough new ones."""
         n_answers = len(self._dialogue.entries)
-        if self._certain or n_answers < GROWTH * self._judged + 1:
+        if n_answers < GROWTH * self._judged + 1:
+            return
+        self._judged, self._clusters = n_answers, None
+        if self._certain:
             return
         beliefs = self._dialogue.beliefs(self._trust, self._n_clusters)
-        self._judged = n_answers
         self._error_rate = beliefs.annotators[""].error_rate
         self.known.members = [
             [self._rows[name] for name in group.members] for group in beliefs.groups

@@ -16,11 +16,12 @@ from hmrf_dask.kernels.uncertainty import median_gap
 from hmrf_dask.tasks import open_rows, questions
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
 from hmrf_dask.tasks.open_rows import ClusterParts, OpenRows, Wanted
-from hmrf_dask.tasks.questions import Askable, Uncertain
+from hmrf_dask.tasks.questions import Askable, Means, Uncertain
 from hmrf_dask.types import AnyArray, FloatArray, IntArray
 
 ODDS = 9.0  # of the nearest neighbourhood against the second, at the median gap between them
 FIRST_GAP = 0.1  # that is tried before one is known
+STEPS = 3  # of k-means, from groups that are known to the clusters of all rows
 
 
 class Pool:
@@ -44,7 +45,7 @@ class Pool:
                 ends = np.searchsorted(allowed, [first, first + count])
                 own = share_array(self.flow, allowed[ends[0] : ends[1]])
             self._sources.append((block, first, own))
-        # Rows that lie in memory are looked through once, those of files in every pass.
+        # Rows that lie in memory are read once, those of files in every pass.
         self._kept: list[Lazy] | None = None
         if in_memory:
             parts = [self.flow.lazy(questions.askable_rows, *source) for source in self._sources]
@@ -102,15 +103,27 @@ class Pool:
         parts = self.over_all(questions.nearest_to, self.table(directions))
         return [_first(found) for found in self.joined(questions.merge_nearest, parts)]
 
-    def most_uncertain(self, directions: FloatArray, settled: IntArray) -> Askable | None:
+    def clusters(self, directions: FloatArray, placed: IntArray, groups: IntArray) -> Means:
+        """Return the means of the clusters that the rows make around groups known of a few.
+
+        Steps of k-means from the directions of the groups; the `placed` rows, sorted, stay.
+        """
+        exponent, means = fixed_point_exponent(self.n_rows, 1.0), Means(directions)
+        for _ in range(STEPS):
+            named = self.table(means.directions), placed, groups, exponent
+            sums = self.joined(add_sums, self.over_all(questions.cluster_sums, *named))
+            means = questions.means_of(sums, exponent)
+        return means
+
+    def most_uncertain(self, means: Means, settled: IntArray) -> Askable | None:
         """Return the most uncertain open row, None where none is open.
 
         Odds of `ODDS` are those at the median gap of the open rows. The median before is tried
         first, as it changes little from question to question: one pass, and at times two.
         """
-        table = self.table(directions)
+        compared = self.table(means.directions), means.lengths, settled
         while True:
-            parts = self.over_all(questions.most_uncertain, table, settled, self.scale)
+            parts = self.over_all(questions.most_uncertain, *compared, self.scale)
             found: Uncertain = self.joined(questions.merge_uncertain, parts)
             if not len(found.rows.rows):
                 return None

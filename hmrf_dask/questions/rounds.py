@@ -27,7 +27,7 @@ CONTROL = 0.1  # of all questions: their answers are known, or were given before
 FORGOTTEN = 10  # answers after which a person may be asked the same again
 ALL_SHOWN = 20  # groups: of more, some are shown at a time
 SOME_SHOWN = 5
-LAST = 20  # answers whose effect is told
+LAST = 20  # answers whose effect is reported
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def next_question(
 ) -> Question | None:
     """Return what a person is to be asked next, None where nothing of the batch is left to ask.
 
-    A document goes on with the next group as soon as it is told apart from one. A document is left
+    A document goes on with the next group as soon as it is said to differ from one. It is left
     alone once it is settled, or once this person does not know it. A share of the questions has
     been answered before: how somebody answers these shows how far answers can be trusted.
 
@@ -131,7 +131,7 @@ def _asks(known: Known, question: Question, kind: str, beliefs: Beliefs | None) 
 
 
 def _compared_again(question: Question, beliefs: Beliefs) -> Question | None:
-    """Return the question that tells more of a document whose answers settle nothing yet.
+    """Return the question that says more of a document whose answers settle nothing yet.
 
     It is compared with another member of its likeliest group, or else with the next group.
     """
@@ -145,7 +145,7 @@ def _compared_again(question: Question, beliefs: Beliefs) -> Question | None:
     members = {one.anchor: one.members for one in beliefs.groups}
     for place, anchor in enumerate(order):
         if place and not opinion.asked.isdisjoint(members.get(anchor, (anchor,))):
-            continue  # it was told apart from that group
+            continue  # it was said to differ from that group
         for name in (anchor, *members.get(anchor, ())):
             if name not in opinion.asked and name != question.documents[0]:
                 documents, share = (question.documents[0], name), round(likely[anchor], 4)
@@ -282,12 +282,12 @@ def outlook(batch: Sequence[Question], entries: Sequence[Entry], last: int = LAS
     Outlook(answers=0, moved=0, left=1, expected=0.3)
     """
     known = Known.of(entries)
-    told = [entry for entry in known.answers if entry.why not in ("control", "second opinion")]
+    asked = [entry for entry in known.answers if entry.why not in ("control", "second opinion")]
     first: dict[str, Entry] = {}
-    for entry in told:
+    for entry in asked:
         if entry.answer != UNKNOWN:
             first.setdefault(entry.documents[0], entry)
-    recent = told[-last:]
+    recent = asked[-last:]
     moved = {entry.documents[0] for entry in recent if entry.documents[0] in first}
     n_moved = sum(not _stays(first[document]) for document in moved)
     open_ones = [(question, left) for question in batch if (left := known.left(question))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,18 @@ from hmrf_dask.questions.dialogue import BudgetSpentError, Dialogue, Neighbourho
 from hmrf_dask.questions.farthest_first import FarthestFirst
 from hmrf_dask.questions.placing import Placing
 from hmrf_dask.questions.pool import Pool
+from hmrf_dask.tasks import questions
+from hmrf_dask.tasks.open_rows import cluster_parts
 from hmrf_dask.tasks.questions import Askable
+from hmrf_dask.tasks.start_sample import SAMPLE_ROWS
 from hmrf_dask.types import AnyArray, IntArray
 
 DEFAULT = "default"
 FEW_CLUSTERS = 5  # of so many a fit without answers finds most: its medoids are asked about first
+FIRST_CLUSTERS = 10  # that are looked for where nobody knows how many there are
+FINER = 1.5  # times as many clusters in the next fit
+FEWEST_ROWS = 4  # of a cluster, in the mean: of fewer the row in its middle stands for nothing
+N_STARTS = 3  # of each fit
 
 
 def explore_consolidate(
@@ -97,7 +104,8 @@ def explore_consolidate(
     rows = Pool(corpus, allowed, in_memory=in_memory)
     dialogue = Dialogue(oracle, n_queries, by_id=corpus.has_ids)
     asking = Asking(corpus, rows, dialogue, n_clusters, draw_seed(random_state))
-    asking.placing = Placing(dialogue, rows, n_clusters, trust)
+    everything = rows if allowed is None else Pool(corpus, None, in_memory=in_memory)
+    asking.placing = Placing(dialogue, rows, everything, n_clusters, trust)
     with suppress(BudgetSpentError):
         STRATEGIES[strategy](asking)
     return (asking.placing if strategy == DEFAULT else dialogue).constraints()
@@ -194,23 +202,21 @@ def _names(row: Askable, member: Askable) -> tuple[Any, Any]:
 
 
 def ask_by_uncertainty(asking: Asking) -> None:
-    """Explore from the medoids of a fit, or along density; then place the most uncertain rows."""
-    pool, placing, mean = asking.pool, asking.placing, asking.pool.mean()
-    farthest = FarthestFirst(pool, mean)
+    """Explore by the medoids of fits without answers; then place the most uncertain rows."""
+    pool, placing = asking.pool, asking.placing
     few = 1 <= (asking.n_clusters or 0) <= FEW_CLUSTERS
-    for number in _medoids(asking) if few else [pool.densest(mean)]:
-        first = pool.rows([number])
-        farthest.add(first)
-        placing.place(first)
-    while placing.ask_again() or _place_next(pool, placing, farthest):
+    for number in _medoids(asking) if few else ():
+        placing.place(pool.rows([number]))
+    explore = chain(() if few else _first_rows(asking), _farthest(asking))
+    while placing.ask_again() or _place_next(pool, placing, explore):
         pass
 
 
-def _place_next(pool: Pool, placing: Placing, farthest: FarthestFirst) -> bool:
+def _place_next(pool: Pool, placing: Placing, explore: Iterator[Askable]) -> bool:
     """Place the next row, if there is one."""
-    row = None if placing.explored else farthest.next()
+    row = None if placing.explored else next(explore, None)
     if row is None and len(placing.known) > 1:
-        row = pool.most_uncertain(placing.known.directions(), placing.asked)
+        row = pool.most_uncertain(placing.means(), placing.asked)
     if row is not None:
         placing.place(row)
     return row is not None
@@ -224,6 +230,56 @@ def _medoids(asking: Asking) -> list[int]:
     order = np.argsort(-sizes, kind="stable")
     medoids = asking.pool.nearest(model.cluster_centers_[order])
     return list(dict.fromkeys(medoids))
+
+
+def _first_rows(asking: Asking) -> Iterator[Askable]:
+    """Yield the rows to begin with where a fit without answers does not find most clusters.
+
+    Many clusters of sparse rows are such of chance words: what stands for them is one of few.
+    """
+    sample = _drawn(asking)
+    if sample.block.is_dense:
+        yield from _of_finer_fits(asking, sample)
+    else:
+        yield asking.pool.rows([asking.pool.densest(asking.pool.mean())])
+
+
+def _of_finer_fits(asking: Asking, sample: Askable) -> Iterator[Askable]:
+    """Yield the rows nearest to the centroids of fits without answers, of more and more clusters.
+
+    Those of the largest cluster come first. One that has a row which was asked about is skipped: a
+    group that nobody found is in none of these. It ends where rows open no groups any more.
+    """
+    placing = asking.placing
+    n_clusters = asking.n_clusters or FIRST_CLUSTERS
+    ids = sample.block.ids if asking.corpus.has_ids else None
+    corpus = Corpus.from_rows(sample.block.to_scipy(), ids)
+    while FEWEST_ROWS * n_clusters <= len(sample.rows):
+        model = KMeans(n_clusters, n_init=N_STARTS, random_state=asking.seed).fit(corpus)
+        table = questions.direction_table(model.cluster_centers_)
+        parts, labels = cluster_parts(sample, table), np.asarray(model.labels_)
+        for cluster in np.argsort(-parts.sizes, kind="stable").tolist():
+            if not placing.finds_groups:
+                return
+            seen = labels[np.isin(sample.rows, placing.asked)]
+            if parts.sizes[cluster] and cluster not in seen:
+                nearest = parts.central[cluster].rows[:1]
+                yield sample.take(np.searchsorted(sample.rows, nearest))
+        n_clusters = math.ceil(FINER * n_clusters)
+
+
+def _drawn(asking: Asking) -> Askable:
+    """Return the rows that are fitted: all, or some that are drawn."""
+    drawn = asking.pool.drawn(asking.seed, 0, SAMPLE_ROWS)
+    return asking.pool.rows(np.sort(drawn.rows))
+
+
+def _farthest(asking: Asking) -> Iterator[Askable]:
+    """Yield the row that is far from all that were asked about, and near the mean of all."""
+    farthest = FarthestFirst(asking.pool, asking.pool.mean())
+    farthest.add(asking.pool.rows(asking.placing.asked))
+    while (row := farthest.next()) is not None:
+        yield row
 
 
 # ---- those of the papers

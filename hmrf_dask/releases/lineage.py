@@ -81,7 +81,8 @@ class Lineage:
     changes : tuple of Change
         One for each cluster of this run and of the one before, by id.
     n_common, n_gone, n_added : int
-        Documents of both runs, of the old alone, of the new alone.
+        Documents of clusters of both runs, of the old alone, of the new alone; outliers are of
+        none.
     n_moved : int
         Documents of both runs whose stable cluster is another one than before.
     """

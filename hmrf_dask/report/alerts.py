@@ -12,7 +12,7 @@ from hmrf_dask.report.content import Alert, Cluster
 
 ALIKE: Final = 0.8  # cosine of two centroids
 _HALF_EMPTY = 0.02  # of the mean size: a tiny cluster
-_COMMON = 0.2  # of the clusters have a word among their first: it tells nothing
+_COMMON = 0.2  # of the clusters have a word among their first: it says nothing
 _FIRST_WORDS = 5
 _NEWS = 0.05  # of words, more than where the vocabulary was made
 _MUCH_MOVED = 0.1
@@ -33,7 +33,7 @@ class Facts:
 
 
 def alerts_of(facts: Facts, clusters: Sequence[Cluster]) -> tuple[Alert, ...]:
-    """Return what is to be looked into, serious things first.
+    """Return what is to be examined, serious things first.
 
     Examples
     --------
@@ -41,6 +41,7 @@ def alerts_of(facts: Facts, clusters: Sequence[Cluster]) -> tuple[Alert, ...]:
     >>> [alert.kind for alert in alerts_of(facts, [])]
     ['not converged']
     """
+    clusters = [cluster for cluster in clusters if cluster.id >= 0]  # outliers are none
     alerts = [
         *_of_fit(facts),
         *_of_sizes(clusters),

@@ -10,7 +10,7 @@ from typing import Final
 from hmrf_dask.report.content import Flow
 
 WIDTH, HEIGHT = 640, 200
-_LEFT, _TOP, _BOTTOM = 64, 12, 24  # room for ticks
+_LEFT, _TOP, _BOTTOM = 64, 12, 24  # margins for ticks
 MOST_RIBBONS: Final = 24
 
 

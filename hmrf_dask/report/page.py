@@ -119,7 +119,7 @@ def shown_value(value: Any) -> str:
 
 
 def words_in(text: str) -> set[str]:
-    """Return the words of a text in small letters.
+    """Return the words of a text in lower case.
 
     Examples
     --------

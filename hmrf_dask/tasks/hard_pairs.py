@@ -103,7 +103,7 @@ class _Stuck:
         placed[groups] = found.labels
 
     def _proved(self, groups: IntArray) -> InfeasibleError:
-        """Return the error for groups that cannot be kept apart, with the pairs between them."""
+        """Return the error for groups that cannot be separated, with the pairs between them."""
         first, second, pairs = self._cannot_links()
         among = np.flatnonzero(np.isin(first, groups) & np.isin(second, groups))
         ends = np.sort(np.stack([first[among], second[among]], axis=1), axis=1)

@@ -11,14 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmrf_dask.kernels.distances import UNDECIDED, Table
+from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.exact import LIMBS, exact_sum
-from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
 from hmrf_dask.tasks.partitions import find_ids
-from hmrf_dask.tasks.questions import COSINE, Askable, join_rows
+from hmrf_dask.tasks.questions import (
+    COSINE,
+    Askable,
+    join_rows,
+    nearest_of,
+    without_own_share,
+)
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray, Sized
 
 CENTRAL = 5  # documents of a cluster nearest to its centroid
@@ -38,7 +43,7 @@ class ClusterParts(Sized):
 
 def cluster_parts(rows: Askable, table: Table) -> ClusterParts:
     """Return what a partition has of each cluster."""
-    n_clusters, labels = len(table.exact), _labels(rows, table)[0]
+    n_clusters, labels = len(table.exact), nearest_of(rows, table)[0]
     own = COSINE.own_distances(rows.block, rows.terms, table, labels)
     order = np.argsort(labels, kind="stable")
     places = np.split(order, np.searchsorted(labels[order], np.arange(1, n_clusters)))
@@ -139,22 +144,25 @@ class OpenRows(Sized):
 
 def open_rows(rows: Askable, table: Table, wanted: Wanted, mean: Table | None) -> OpenRows:
     """Return what a partition has of all that is wanted; rows far from all if there is a `mean`."""
-    labels, gaps = _labels(rows, table)
+    labels, gaps = nearest_of(rows, table)
     numbers, places = named_in(rows.block, wanted.documents)
     is_open = np.ones(len(rows.rows), np.bool_)
     is_open[places[wanted.closed[numbers]]] = False
     candidates = np.flatnonzero(is_open)
     chance = uniforms(rows.block.keys[candidates], 0, "question", 0, 0, 0)
     drawn, explored = candidates[chance < wanted.share], candidates[chance < wanted.explored]
-    named = _listed(rows, places, table, wanted)
+    compared = _listed(rows, np.concatenate([places, drawn]), table, wanted)
+    named = compared.take(np.arange(len(places)))
     # a bound on how much the own share may be: cos(x, S) − cos(x, S − x) ≤ 1.0625 / (‖S‖ − 1)
     reach = 1.125 / np.maximum(wanted.lengths - 1.0, 0.5)
     least = np.maximum(gaps[candidates] - reach[labels[candidates]], 0.0)
     return OpenRows(
         _between(rows, candidates, least, table, wanted),
-        None if mean is None else _far(rows, explored, (table, mean), wanted),
+        None
+        if mean is None
+        else _far(rows.take(explored), labels[explored], (table, mean), wanted),
         Listed(numbers.astype(np.float64), named.rows, named.cosines, named.labels, len(rows.rows)),
-        _listed(rows, drawn, table, wanted).values,
+        compared.values[len(places) :],
     )
 
 
@@ -194,17 +202,6 @@ def named_in(block: RowBlock, documents: AnyArray) -> tuple[IntArray, IntArray]:
     return known[order[found]], places
 
 
-def _labels(rows: Askable, table: Table) -> tuple[LabelArray, FloatArray]:
-    """Return the nearest cluster of each row, and how much farther all others are at least."""
-    bounds = RowBounds()
-    drift = CentroidDrift("", "now", np.zeros((3, len(table.exact))))
-    undecided = np.full(len(rows.rows), UNDECIDED, np.int32)
-    labels, _ = COSINE.nearest(
-        rows.block, rows.terms, table, undecided, measured=False, bounds=bounds, drift=drift
-    )
-    return labels, bounds.gaps.astype(np.float64)
-
-
 def _listed(rows: Askable, places: IntArray, table: Table, wanted: Wanted) -> Listed:
     """Return some rows with their cosines and the gaps between the two best of them."""
     some = rows.take(places)
@@ -219,21 +216,6 @@ def _listed(rows: Askable, places: IntArray, table: Table, wanted: Wanted) -> Li
     return Listed(best[:, -1] - best[:, -2], some, cosines, labels, wanted.most)
 
 
-def without_own_share(cosines: FloatArray, lengths: FloatArray) -> FloatArray:
-    """Return the cosines of unit rows to sums of this length that the rows are then taken from.
-
-    A row that is alone in its cluster has nothing left to be near to: 0.
-
-    Examples
-    --------
-    >>> without_own_share(np.array([1.0, 1.0, 0.6]), np.array([5.0, 1.0, 2.0])).round(3).tolist()
-    [1.0, 0.0, 0.124]
-    """
-    squares = lengths * lengths - 2.0 * lengths * cosines + 1.0
-    left = np.sqrt(np.maximum(squares, 0.0))
-    return np.divide(lengths * cosines - 1.0, left, out=np.zeros_like(cosines), where=left > 1e-9)
-
-
 def _between(
     rows: Askable, candidates: IntArray, least: FloatArray, table: Table, wanted: Wanted
 ) -> Listed:
@@ -241,7 +223,7 @@ def _between(
 
     More and more rows are compared in full, until no other can have a gap as small.
     """
-    count = 2 * wanted.most
+    count = wanted.most + wanted.most // 2
     while count < len(candidates):
         limit = np.partition(least, count)[count]
         chosen = np.flatnonzero(least <= limit)
@@ -252,13 +234,9 @@ def _between(
     return _listed(rows, candidates, table, wanted).cut()
 
 
-def _far(
-    rows: Askable, candidates: IntArray, tables: tuple[Table, Table], wanted: Wanted
-) -> Listed:
+def _far(some: Askable, labels: LabelArray, tables: tuple[Table, Table], wanted: Wanted) -> Listed:
     """Return the rows with the greatest distance to their own centroid × density."""
     table, mean = tables
-    some = rows.take(candidates)
-    labels = _labels(some, table)[0]
     own = 1.0 - COSINE.own_distances(some.block, some.terms, table, labels)
     own = without_own_share(own, wanted.lengths[labels])
     worth = (1.0 - own) * np.maximum(1.0 - some.distances(mean)[:, 0], 0.0)

@@ -15,13 +15,14 @@ import numpy as np
 
 from hmrf_dask.distortions.cosine import Cosine
 from hmrf_dask.kernels.compiled import Terms
-from hmrf_dask.kernels.distances import Table
+from hmrf_dask.kernels.distances import UNDECIDED, Table
+from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.kernels.sums import Sums, fixed_point_exponent
 from hmrf_dask.kernels.uncertainty import gap_counts, uncertainties
 from hmrf_dask.rows.block import RowBlock, check_finite
 from hmrf_dask.tasks.first_centroids import Lowest, merge_lowest
-from hmrf_dask.types import FloatArray, IntArray, RowArray, Sized
+from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray, Sized
 
 COSINE = Cosine()
 SAME_PLACE = 1e-6  # rows so near to a point lie on it: rounding parts a row from itself by less
@@ -101,6 +102,77 @@ def directions_of(sums: Sums, exponent: int) -> FloatArray:
     whole = sums.dense if sums.is_dense else sums.to_dense()
     weights = np.ones(whole.shape[1] - 1)
     return COSINE.centroids(whole, exponent, sums.counts, weights, 0.0, None)
+
+
+@dataclass(frozen=True)
+class Means(Sized):
+    """Mean directions that rows are compared with.
+
+    Attributes
+    ----------
+    directions : ndarray of shape (K, d)
+    lengths : ndarray of shape (K,), optional
+        Of the sums of unit rows that they are directions of, where each row is in that of the
+        nearest; without it rows have no share in them.
+    """
+
+    directions: FloatArray
+    lengths: FloatArray | None = None
+
+
+def distances_to(rows: Askable, table: Table, lengths: FloatArray | None) -> FloatArray:
+    """Return cosine distances to mean directions; a row's own share is taken out of the nearest.
+
+    Of a few texts, each lies near a mean for no other reason than that it is in it.
+    """
+    distances = rows.distances(table)
+    if lengths is not None:
+        every, nearest = np.arange(len(distances)), distances.argmin(axis=1)
+        own = 1.0 - distances[every, nearest]
+        distances[every, nearest] = 1.0 - without_own_share(own, lengths[nearest])
+    return distances
+
+
+def without_own_share(cosines: FloatArray, lengths: FloatArray) -> FloatArray:
+    """Return the cosines of unit rows to sums of this length that the rows are then taken from.
+
+    A row that is alone in its cluster has nothing left to be near to: 0.
+
+    Examples
+    --------
+    >>> without_own_share(np.array([1.0, 1.0, 0.6]), np.array([5.0, 1.0, 2.0])).round(3).tolist()
+    [1.0, 0.0, 0.124]
+    """
+    squares = lengths * lengths - 2.0 * lengths * cosines + 1.0
+    left = np.sqrt(np.maximum(squares, 0.0))
+    return np.divide(lengths * cosines - 1.0, left, out=np.zeros_like(cosines), where=left > 1e-9)
+
+
+def nearest_of(rows: Askable, table: Table) -> tuple[LabelArray, FloatArray]:
+    """Return the nearest direction of each row, and how much farther all others are at least."""
+    bounds = RowBounds()
+    drift = CentroidDrift("", "now", np.zeros((3, len(table.exact))))
+    undecided = np.full(len(rows.rows), UNDECIDED, np.int32)
+    labels, _ = COSINE.nearest(
+        rows.block, rows.terms, table, undecided, measured=False, bounds=bounds, drift=drift
+    )
+    return labels, bounds.gaps.astype(np.float64)
+
+
+def cluster_sums(
+    rows: Askable, table: Table, placed: IntArray, groups: IntArray, exponent: int
+) -> Sums:
+    """Return the sums of a partition's rows by the nearest direction; placed rows have a group."""
+    at = np.minimum(np.searchsorted(placed, rows.rows), len(placed) - 1)
+    labels = np.where(placed[at] == rows.rows, groups[at], nearest_of(rows, table)[0])
+    return rows.sums(labels, len(table.exact), exponent)
+
+
+def means_of(sums: Sums, exponent: int) -> Means:
+    """Return the mean directions of clusters by exact sums of their unit rows."""
+    whole = sums.dense if sums.is_dense else sums.to_dense()
+    lengths = np.linalg.norm(np.ldexp(whole[:, :-1].astype(np.float64), -exponent), axis=1)
+    return Means(directions_of(sums, exponent), lengths)
 
 
 def overall_sum(rows: Askable, n_rows: int) -> Sums:
@@ -237,16 +309,19 @@ class Uncertain(Sized):
         return Uncertain(self.values[order], self.rows.take(order), self.gaps)
 
 
-def most_uncertain(rows: Askable, table: Table, settled: IntArray, scale: float) -> Uncertain:
-    """Return the most uncertain open row of a partition."""
+def most_uncertain(
+    rows: Askable, table: Table, lengths: FloatArray | None, settled: IntArray, scale: float
+) -> Uncertain:
+    """Return the most uncertain open row of a partition, by its distances to mean directions."""
     left = rows.without(settled)
     step = max(1, DISTANCE_BYTES // (8 * len(table.exact)))
     parts = [left.between(first, first + step) for first in range(0, len(left.rows), step)]
-    return merge_uncertain([_uncertain(part, table, scale) for part in parts or [left]])
+    return merge_uncertain([
+        _uncertain(part, distances_to(part, table, lengths), scale) for part in parts or [left]
+    ])  # fmt: skip
 
 
-def _uncertain(rows: Askable, table: Table, scale: float) -> Uncertain:
-    distances = rows.distances(table)
+def _uncertain(rows: Askable, distances: FloatArray, scale: float) -> Uncertain:
     return Uncertain(uncertainties(distances, scale), rows, gap_counts(distances)).cut()
 
 

@@ -92,11 +92,28 @@ def find_embedder(model: str, folder: Callable[[str], str] = os.path.expanduser)
     if "/" in model or model in (".", "..", "~"):
         return _of_folder(folder(model))
     made = _class_of(model) if ":" in model else _named(model)
-    found: object = made()
+    try:
+        found = made()
+    except TypeError as error:
+        raise ConfigurationError(
+            f"model {model} must be a class that is made without arguments, got: {error}"
+        ) from error
+    return _checked(found, model)
+
+
+def _checked(found: object, model: str) -> Embedder:
+    """Return an embedder, or refuse what is none: kernels trust its width."""
     if not isinstance(found, Embedder):
         raise ConfigurationError(
             f"an embedder must have identity, width, row_exact, load and embed, got {model} "
             "without all of them; see hmrf_dask.text.embedders.Embedder"
+        )
+    given: tuple[object, object] = (found.identity, found.width)
+    identity, width = given
+    if not (isinstance(identity, str) and identity and type(width) is int and width > 0):
+        raise ConfigurationError(
+            "an embedder must have a str as identity and an int above 0 as width, got "
+            f"{shortened(identity)} and {shortened(width)} of {model}; correct it"
         )
     return found
 

@@ -361,10 +361,11 @@ def _embedder_of(dense: Dense) -> Embedder:
             "give rows to the model instead"
         )
     embedder = find_embedder(dense.model)
-    if embedder.identity != dense.identity:
+    if (embedder.identity, embedder.width) != (dense.identity, dense.width):
         raise ConfigurationError(
-            f"texts must be embedded by {dense.identity}, as those of the fit were, got "
-            f"{embedder.identity} as {dense.model}; install that version again"
+            f"texts must be embedded by {dense.identity}, {dense.width} numbers, as those of the "
+            f"fit were, got {embedder.identity}, {embedder.width} numbers, as {dense.model}; "
+            "install that version again"
         )
     return embedder
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from hmrf_dask.errors import MemoryPlanError
+from hmrf_dask.errors import InvalidInputError, MemoryPlanError
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
 from hmrf_dask.storage.log import padded
 from hmrf_dask.storage.sealed import digest
@@ -90,7 +91,14 @@ class StoredVectors:
         """Return the vectors of the texts, in their order."""
         data = read_file(storage, self.batch.places)
         places = as_numpy(decode_parquet(data)["place"].combine_chunks(), np.int64)
-        return _read_places(storage, self.folder, self.width, places, self.batch.logs)
+        try:
+            return _read_places(storage, self.folder, self.width, places, self.batch.logs)
+        except _OtherLogError as error:  # others were stored under the number of one that is gone
+            refuse_file(f"{storage.url}/{self.batch.places.name}", str(error))
+
+
+class _OtherLogError(Exception):
+    """A log is sound, but not the one that was named."""
 
 
 def folder_of(embedder: Embedder) -> str:
@@ -132,6 +140,7 @@ def embed_texts(source: Any, embedder: Embedder, place: Place, most_bytes: int) 
     storage, folder = place.storage, folder_of(embedder)
     known, damage = value_or_damage(lambda: _read_source(storage, folder, source.key))
     if known is not None and _are_there(storage, folder, known):
+        _refuse_width(embedder, known.width)
         return known
     index = _index_of(storage, folder)
     batches, n_new, n_zero, first_zero = list[VectorBatch](), 0, 0, ""
@@ -158,6 +167,7 @@ def vectors_of(texts: Sequence[str], embedder: Embedder, place: Place | None) ->
         index = _index_of(place.storage, folder_of(embedder))
         with index.lock:
             index.refresh(task_bytes=0)
+            _refuse_width(embedder, index.width)
             places = index.find(hashes_of(texts))
         stored = np.flatnonzero(places >= 0)
         vectors[stored] = _read_places(
@@ -185,6 +195,15 @@ def _are_there(storage: Storage, folder: str, known: VectorSource) -> bool:
     return not named or named <= set(storage.names(f"{folder}/{LOG}"))
 
 
+def _refuse_width(embedder: Embedder, stored: int | None) -> None:
+    """Refuse an embedder whose vectors are not those that are stored under its identity."""
+    if stored not in (None, embedder.width):
+        raise InvalidInputError(
+            f"the embedder {embedder.identity} must have the width of its stored vectors, "
+            f"{stored}, got {embedder.width}; give it another identity, as its vectors are others"
+        )
+
+
 def _places_of(
     index: VectorIndex, texts: Sequence[str], embedder: Embedder, most_bytes: int
 ) -> tuple[IntArray, int]:
@@ -194,6 +213,7 @@ def _places_of(
     hashes, first, which = np.unique(hashes_of(texts), return_index=True, return_inverse=True)
     with index.lock:
         index.refresh(most_bytes)
+        _refuse_width(embedder, index.width)
         missing = np.flatnonzero(index.find(hashes) < 0)
     if len(missing):  # in the order of their hashes, whatever the order of the texts
         vectors = checked_vectors(loaded(embedder), [texts[one] for one in first[missing].tolist()])
@@ -230,9 +250,13 @@ def _read_log(storage: Storage, name: str, width: int, sha256_: str) -> RowArray
         data = storage.read(name)
     except FileNotFoundError:
         refuse_file(path, "it is missing")
+    try:
+        column = decode_parquet(data, ["vector"])["vector"].combine_chunks()
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        refuse_file(path, f"it cannot be read ({error})")
     if digest(data) != sha256_:
-        refuse_file(path, f"the hash of its {len(data)} bytes is not that of the vectors written")
-    column = decode_parquet(data, ["vector"])["vector"].combine_chunks()
+        _forget(storage)
+        raise _OtherLogError(f"{path} is not the log of vectors that it names")
     return as_numpy(column.flatten(), np.float32).reshape(-1, width)
 
 
@@ -253,6 +277,7 @@ class VectorIndex:
 
     def _clear(self) -> None:
         self.logs: dict[str, str] = {}  # sha256 by number
+        self.width: int | None = None  # of the vectors; None: there are none
         self._runs: list[tuple[AnyArray, IntArray]] = []
 
     def refresh(self, task_bytes: int) -> None:
@@ -289,6 +314,7 @@ class VectorIndex:
                 data = _encoded(hashes[new], vectors[new])
                 try:
                     self.storage.create(f"{self.folder}/{padded(number)}.parquet", data)
+                    self.width = vectors.shape[1]
                     self._add(number, data, hashes[new])
                 except FileExistsError:
                     continue  # another task was first, or this one, whose reply was lost
@@ -300,8 +326,12 @@ class VectorIndex:
             column = decode_parquet(data, ["hash"])["hash"].combine_chunks()
             if column.type != _HASH or column.null_count:
                 raise ValueError(f"hashes of the type {column.type}")
+            kind = pq.read_schema(pa.BufferReader(data)).field("vector").type
+            if not pa.types.is_fixed_size_list(kind):
+                raise ValueError(f"vectors of the type {kind}")
         except (OSError, pa.ArrowException, ValueError, KeyError) as error:
             refuse_file(f"{self.storage.url}/{path}", f"it cannot be read ({error})")
+        self.width = kind.list_size
         hashes = np.frombuffer(b"".join(column.to_pylist()), dtype=f"S{_HASH_BYTES}")
         self._add(number, data, hashes)
 
@@ -348,3 +378,10 @@ def _index_of(storage: Storage, folder: str) -> VectorIndex:
             _INDEXES.clear()
             _INDEXES[key] = VectorIndex(storage, folder)
         return _INDEXES[key]
+
+
+def _forget(storage: Storage) -> None:
+    """Forget the index of an output whose logs are not those that this process has read."""
+    with _MAKING:
+        for key in [key for key in _INDEXES if key[0] == storage.url]:
+            del _INDEXES[key]

@@ -27,6 +27,8 @@ from pipelines.papers.supervision import Fold, Given, random_pairs
 
 A_NIGHT = 25
 QUESTIONS = Axis("answers", (25, 50, 75), (25,))
+SIZES = (10, 25, 50)  # of a batch
+LONGER = Axis("answers", (50, 100, 150), (50,))
 SURE, BELIEVED, CLICKS = "pairs", "pairs believed", "clicks believed"
 HOW = (SURE, BELIEVED, CLICKS)
 WARM = ", warm"
@@ -39,8 +41,10 @@ SETS = {
 }
 
 
-def nightly(fold: Fold, n_answers: float, *, how: str, warm: bool = False) -> Given:
-    """Return what so many answers tell a fit, 25 a night, each night about the last fit.
+def nightly(
+    fold: Fold, n_answers: float, *, how: str, warm: bool = False, a_night: int = A_NIGHT
+) -> Given:
+    """Return what so many answers tell a fit, some a night, each night about the last fit.
 
     A warm fit begins with the centroids of the night before, next to starts that answers make.
     """
@@ -57,9 +61,9 @@ def nightly(fold: Fold, n_answers: float, *, how: str, warm: bool = False) -> Gi
             known = (
                 Constraints(given.must_link, given.cannot_link) if how == SURE else Answers(entries)
             )
-            batch = next_choices(model, A_NIGHT, X=fold.values, answers=known)
+            batch = next_choices(model, a_night, X=fold.values, answers=known)
         batches += batch
-        if not _answer(fold, batch, entries, how):
+        if not _answer(fold, batch, entries, how, a_night):
             break
         given = _given_of(entries, batches, how)
         if warm:
@@ -67,10 +71,12 @@ def nightly(fold: Fold, n_answers: float, *, how: str, warm: bool = False) -> Gi
     return given
 
 
-def _answer(fold: Fold, batch: list[Question], entries: list[Entry], how: str) -> bool:
+def _answer(
+    fold: Fold, batch: list[Question], entries: list[Entry], how: str, a_night: int
+) -> bool:
     """Answer a night's questions as somebody who knows the classes; return whether any was left."""
     person = Person(kind=CHOICE if how == CLICKS else PAIR)
-    for _ in range(A_NIGHT):
+    for _ in range(a_night):
         beliefs = None if how == SURE else Answers(entries).beliefs
         question = next_question(batch, entries, person, control=0.0, beliefs=beliefs)
         if question is None:
@@ -127,6 +133,16 @@ STUDIES = tuple(
 )  # fmt: skip
 
 
+BATCHES = tuple(
+    Study(
+        f"{rows}, {a_night} a night", load, LONGER, (Arm(DEFAULTS),),
+        partial(nightly, how=SURE, warm=True, a_night=a_night), is_large=True,
+    )
+    for rows, load in SETS.items()
+    for a_night in SIZES
+)  # fmt: skip
+
+
 def findings(found: Mapping[str, Curves]) -> list[str]:
     """Tell NMI of all rows after each night, and its differences, with their standard errors."""
     lines = [
@@ -144,7 +160,7 @@ def findings(found: Mapping[str, Curves]) -> list[str]:
         if all(name in found for name in names):
             curves = [found[name] for name in names]
             lines += [f"| {rows} | {x:g} | {_warm_row(curves, x)} |" for x in curves[0].xs]
-    return [*lines, "", "NMI of all rows."]
+    return [*lines, "", *_of_batches(found), "NMI of all rows."]
 
 
 def _row(curves: list[Curves], x: float) -> str:
@@ -156,6 +172,18 @@ def _row(curves: list[Curves], x: float) -> str:
         for one, other in ((pairs, chance), (pairs, none), (clicks, chance))
     ]
     return " | ".join([*(f"{one.mean():.3f}" for one in values), *differences])
+
+
+def _of_batches(found: Mapping[str, Curves]) -> list[str]:
+    """Tell NMI by how many questions are asked between two fits."""
+    lines = ["| rows | a night | 50 answers | 100 | 150 | mean |", f"|{' --- |' * 6}"]
+    for study in BATCHES:
+        if (curves := found.get(study.name)) is not None:
+            means = [curves.mean(DEFAULTS, x, "nmi_all") for x in curves.xs]
+            rows, a_night = study.name.removesuffix(" a night").rsplit(", ", 1)
+            shown = " | ".join(f"{mean:.3f}" for mean in (*means, np.mean(means)))
+            lines += [f"| {rows} | {a_night} | {shown} |"]
+    return [*lines, ""] if len(lines) > 2 else []
 
 
 def _warm_row(curves: list[Curves], x: float) -> str:
@@ -175,9 +203,9 @@ EXPERIMENT = Experiment(
     "answers may be wrong, and only documents that are settled reach the fit; of a click one is "
     "enough. Warm: as a job does, a night begins with the centroids of the one before, next to "
     "starts that answers make. All documents may be asked about, and all are judged. Defaults of "
-    "the library.",
-    STUDIES,
-    tuple(Figure(one.name, one.name, "nmi_all") for one in STUDIES),
+    "the library. Then warm nights of 10, 25 and 50 pairs each.",
+    (*STUDIES, *BATCHES),
+    tuple(Figure(one.name, one.name, "nmi_all") for one in (*STUDIES, *BATCHES)),
     findings,
     runs=3,
     quick_runs=1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +35,8 @@ GROUPS = {
 SMALL = 100  # messages a group in the reduced collection
 CLASSIC400 = {"cran": 100, "med": 100, "cisi": 200}
 N_DIMENSIONS = 50  # of LSA rows
+N_ARCHIVES, PER_CATEGORY = 10, 50  # of arXiv, whose titles are clustered
+RECORDS = 20_000  # of arXiv, by which words are weighed
 
 Texts = tuple[list[str], list[str]]  # texts and their labels
 
@@ -148,6 +151,45 @@ def some_of(name: str, folder: Path, n_rows: int | None = None) -> Rows:
     texts, labels = _read(path)
     kept = np.sort(np.random.default_rng(0).permutation(len(texts))[:n_rows]).tolist()
     return _vectorised([texts[row] for row in kept], [labels[row] for row in kept])
+
+
+@cache
+def titles(folder: Path, draw: int) -> Rows:
+    """Return LSA rows of titles of arXiv's records, 50 of each of ten categories.
+
+    They are the largest ones of the ten largest archives; other draws are other titles. A title has
+    few words, so their weights and the components are those of 20,000 whole records.
+    """
+    texts, categories, names, vectoriser, components = _records(folder)
+    rng = np.random.default_rng(draw)
+    kept = [rng.permutation(np.flatnonzero(categories == name))[:PER_CATEGORY] for name in names]
+    drawn = np.sort(np.concatenate(kept)).tolist()
+    words = vectoriser.transform([texts[row].partition("\n")[0] for row in drawn])
+    classes = np.unique(categories[drawn], return_inverse=True)[1]
+    return Rows(components.transform(words), classes.astype(np.int64))
+
+
+@cache
+def _records(folder: Path) -> tuple[list[str], Any, list[str], Any, LSA]:
+    """Return the records of arXiv, their categories, ten of these, and what words are worth."""
+    import pyarrow.parquet as pq
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    path = folder / "arxiv_120k.parquet"
+    if not path.exists():
+        raise InvalidInputError(
+            "titles must be drawn from arxiv_120k.parquet (columns text, label and label_fine), "
+            f"got no such file in {folder}; give its folder with --data"
+        )
+    table = pq.read_table(path, columns=["text", "label", "label_fine"]).to_pydict()
+    archives, categories = np.asarray(table["label"]), np.asarray(table["label_fine"])
+    largest = [name for name, _ in Counter(archives.tolist()).most_common(N_ARCHIVES)]
+    names = [Counter(categories[archives == one].tolist()).most_common(1)[0][0] for one in largest]
+    some = np.random.default_rng(0).permutation(len(archives))[:RECORDS].tolist()
+    vectoriser = TfidfVectorizer(**VECTORISER).fit([table["text"][row] for row in some])
+    words = vectoriser.transform([table["text"][row] for row in some])
+    components = LSA(N_DIMENSIONS, random_state=0).fit(words)
+    return table["text"], categories, names, vectoriser, components
 
 
 @cache

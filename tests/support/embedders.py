@@ -81,5 +81,28 @@ class Drifting(Topics):
         return super().embed(texts) + np.float32(type(self).calls / 100)
 
 
+class Wider(Topics):
+    """Calls itself what another one is called, whose vectors are half as wide."""
+
+    width = 2 * WIDTH
+
+    def one(self, text: str) -> list[float]:
+        return 2 * super().one(text)
+
+
+class Numbered(Topics):
+    identity = 7  # type: ignore[assignment]
+
+
+class Flat(Topics):
+    identity = "flat"
+    width = 0
+
+
+class Choosy(Topics):
+    def __init__(self, language: str) -> None:
+        self.identity = f"choosy/{language}"
+
+
 class NoEmbedder:
     """Has nothing of what an embedder has."""

@@ -1,4 +1,4 @@
-"""What tells two documents apart or together: words that are marked, and passages shown first."""
+"""Words that two documents share or one has alone, which are marked, and passages shown first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-TOGETHER, APART = "together", "apart"
+TOGETHER, ALONE = "together", "alone"
 MOST_MARKED: Final = 12  # words of each kind
 WHOLE: Final = 1_500  # characters of a text that is shown whole
 PASSAGE: Final = 320  # characters of a passage of a longer one
@@ -23,7 +23,7 @@ Segment = tuple[str, str]  # a stretch of text, and its kind, "" of most
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in small letters, in order.
+    """Return the words of a text in lower case, in order.
 
     Examples
     --------
@@ -54,20 +54,20 @@ def marks_of_pair(texts: tuple[str, str], weigh: Weights) -> tuple[Marks, Marks]
     --------
     >>> first, second = marks_of_pair(("cats purr", "cats bark"), lambda words: [1.0] * len(words))
     >>> sorted(first.items())
-    [('cats', 'together'), ('purr', 'apart')]
+    [('cats', 'together'), ('purr', 'alone')]
     """
     first, second = (_weighed(text, weigh) for text in texts)
     shared = {word: min(first[word], second[word]) for word in first.keys() & second.keys()}
     together = dict.fromkeys(_heaviest(shared), TOGETHER)
     alone = [
-        dict.fromkeys(_heaviest({w: v for w, v in one.items() if w not in shared}), APART)
+        dict.fromkeys(_heaviest({w: v for w, v in one.items() if w not in shared}), ALONE)
         for one in (first, second)
     ]
     return {**together, **alone[0]}, {**together, **alone[1]}
 
 
 def marks_of_groups(text: str, group_words: Sequence[Sequence[str]]) -> Marks:
-    """Return which words of a text are words of groups: of a single one they tell it apart.
+    """Return which words of a text are words of groups: those of one say most.
 
     Examples
     --------
@@ -97,8 +97,8 @@ def segments(text: str, marks: Marks) -> list[Segment]:
 
     Examples
     --------
-    >>> segments("cats purr", {"purr": "apart"})
-    [('cats ', ''), ('purr', 'apart')]
+    >>> segments("cats purr", {"purr": "alone"})
+    [('cats ', ''), ('purr', 'alone')]
     """
     cut, end = list[Segment](), 0
     for found in _WORD.finditer(text):

@@ -80,6 +80,23 @@ def test_the_module_runs_like_the_script() -> None:
     assert finished.stdout == ""
 
 
+def test_a_command_ends_before_python_is_taken_down() -> None:
+    """Else a thread of Arrow that gives back memory then aborts it; what has to end still does."""
+    program = (
+        "import sys\nfrom hmrf_dask.cli.commands import main\n"
+        "class Late:\n    def __del__(self):\n        print('taken down', flush=True)\n"
+        "late = Late()\nimport threading, time\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('waited'))).start()\n"
+        "sys.argv = ['hmrf-dask', *sys.argv[1:]]\nmain()"
+    )
+    for argument, code in (("--version", 0), ("--nothing", 2)):
+        finished = subprocess.run(
+            [sys.executable, "-c", program, argument], capture_output=True, text=True
+        )
+        assert finished.returncode == code
+        assert finished.stdout.splitlines()[-1] == "waited"
+
+
 def test_dask_finds_the_group() -> None:
     from importlib.metadata import entry_points
 

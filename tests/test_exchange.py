@@ -171,6 +171,8 @@ def test_the_commands(tmp_path: Path) -> None:
     for bad, said in (
         (b"a,b,kind\n1,1,same\n", "line 2: "),
         (b"x,y\n1,2\n", "line 2: the columns"),
+        (b"1,2,same\n", "line 1: the columns must be a, b and kind"),
+        (b"", "line 1: the columns must be a, b and kind"),
     ):
         (tmp_path / "b.csv").write_bytes(bad)
         done = invoke(hmrf, ["answers", "import", output, str(tmp_path / "b.csv")])

@@ -12,7 +12,7 @@ import pytest
 
 import hmrf_dask
 from hmrf_dask import Constraints
-from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.errors import HmrfError, InvalidInputError
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import assigned, run
 
@@ -78,6 +78,24 @@ def test_answers_come_in_any_form(corpus: JobCorpus, tmp_path: Path) -> None:
         grouped(texts, 3, [(0, 1, "same"), (0, 1)])
     with pytest.raises(InvalidInputError, match=r"answers must name documents, got unknown '99'"):
         grouped(texts, 3, [(0, 99, "same")])
+
+
+@pytest.mark.parametrize(
+    ("texts", "given", "said"),
+    [
+        (pd.DataFrame({"a": ["x y"], "b": ["y z"]}), {}, "one column of texts, got a DataFrame"),
+        ({"a": "x y", "b": "y z"}, {}, r"list\(texts.values\(\)\)"),
+        (["x y", "y z"], {"answers": 5}, "answers must be triples .* got a int"),
+        (["x y", "y z"], {"answers": pd.DataFrame({"a": [0]})}, "itertuples"),
+        (["x y", "y z"], {"rows": 5}, "rows must be a mapping .* got a int"),
+        (["x y", "y z"], {"method": [3]}, "method must be a mapping .* got a list"),
+        (["x y", "y z"], {"threads": 0}, "threads must be .* from 1 .* got 0"),
+        (["x y", "y z"], {"n_clusters": np.int64(0)}, "what group was given has .* got 0"),
+    ],
+)
+def test_what_cannot_be_grouped_is_said(texts: Any, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(HmrfError, match=said):
+        hmrf_dask.group(texts, **{"n_clusters": 2, **given})
 
 
 def test_rows_are_those_that_are_asked_for(corpus: JobCorpus) -> None:

@@ -84,14 +84,26 @@ def test_a_folder_that_says_nothing_is_refused_in_words(tmp_path: Path) -> None:
     for rows, said in (
         ("number,words\n1,two\n", "must have a column that is called id"),
         ("id,words\n1,two\n", "which column is the text"),
-        ("", "called id"),
+        ("", "called id .* got none"),
+        (
+            "T1,some words\nT2,more words\n" + "".join(f"T{n},w\n" for n in range(3, 20)),
+            "first line must name the columns, got T1, some words",
+        ),
+        ("id,text\n1,words\n".encode("utf-16"), "UTF-16"),
     ):
-        (tmp_path / "rows" / "a.csv").write_text(rows)
+        data = rows if isinstance(rows, bytes) else rows.encode()
+        (tmp_path / "rows" / "a.csv").write_bytes(data)
         with pytest.raises(HmrfError, match=said):
             job_for(str(tmp_path / "rows"))
     for address in ("s3://bucket/texts", str(tmp_path / "none"), __file__):
         with pytest.raises(ConfigurationError, match="write a manifest and a job file"):
             job_for(address)
+    vectors = tmp_path / "vectors.jsonl"
+    vectors.write_text(
+        "".join(f'{{"id": {n}, "row": [{n}.25, 1.5, 2.5, 3.5]}}\n' for n in range(9))
+    )
+    with pytest.raises(InvalidInputError, match="which column is the text"):
+        job_for(str(vectors))
     write_texts(tmp_path / "single", [{"id": "1", "text": "words"}])
     with pytest.raises(InvalidInputError, match="at least two documents"):
         job_for(str(tmp_path / "single"))
@@ -150,6 +162,20 @@ def test_what_somebody_says_of_columns_goes_before(tmp_path: Path) -> None:
         job_for(str(other), Wanted(text=("message",)))
     with pytest.raises(InvalidInputError, match="name it by --id COLUMN"):
         job_for(str(other), Wanted(text=("Ticket no",)))
+
+
+def test_columns_of_any_name_are_written_so_that_they_are_read(tmp_path: Path) -> None:
+    names = ["Ticket\nnumber", "id", "a: b # c", "- x", "body"]
+    for keep in ((), tuple(names[:1])):
+        place = tmp_path / f"{len(keep)}.csv"
+        with place.open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [names, *([str(n), str(n), "x", "y", "z"] for n in range(9))]
+            )
+        made = job_for(str(place), Wanted(keep=keep))  # 0.csv: a name that is no number
+        manifest = load_manifest(made.manifest)
+        assert load_job(made.job).name == manifest.name == place.stem
+        assert (manifest.documents.keep, manifest.documents.text) == (keep, "body")
 
 
 @pytest.mark.parametrize("name", ["check", "run"])

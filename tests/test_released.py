@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from html import unescape
@@ -15,7 +16,8 @@ from hmrf_dask import load_release
 from hmrf_dask.answers.journal import journal_address, open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
+from hmrf_dask.jobs.names import parsed_names
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import assigned, run
 
@@ -70,11 +72,39 @@ def test_clusters_are_described(corpus: JobCorpus, output: str) -> None:
     assert first.report.documents["new"] == 60
 
 
+def test_without_the_documents_representatives_have_no_texts(
+    corpus: JobCorpus, output: str, tmp_path: Path
+) -> None:
+    manifest = corpus.folder / "manifest.yaml"
+    away = manifest.rename(tmp_path / "away.yaml")
+    try:
+        with pytest.warns(HmrfWarning, match="without texts: "):
+            near = load_release(output).representatives(0)
+    finally:
+        away.rename(manifest)
+    assert len(near)
+    assert near["text"].isna().all()
+
+
 def test_without_pandas_tables_are_of_arrow(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     model = load_release(output)
     for table in (model.clusters, model.assignments(["doc_id"]), model.classify(["orbit"])):
         assert type(table).__module__.startswith("pyarrow")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["7;Bikes", f"0,{'x' * 200_000}", f"{'9' * 5_000},x"],
+    ids=["cells", "long", "number"],
+)
+def test_names_that_cannot_be_read_are_said(content: str) -> None:
+    limit = csv.field_size_limit(131_072)  # Python's own, which a reader of documents raises
+    try:
+        with pytest.raises(InvalidInputError, match=r"names\.csv.* correct it"):
+            parsed_names(content.encode())
+    finally:
+        csv.field_size_limit(limit)
 
 
 def test_names_are_those_that_people_gave(tmp_path: Path) -> None:

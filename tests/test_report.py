@@ -200,6 +200,7 @@ def test_a_damaged_release_and_documents_that_are_gone_are_reported_as_far_as_th
         shutil.rmtree(folder_of(output, 1) / "report.json", ignore_errors=True)
         (folder_of(output, 1) / "report.json").unlink()
         (folder / "report.json").unlink()
+        (folder / "run.json").write_bytes(b"damaged")
         bare = CliRunner().invoke(hmrf, ["report", str(output), "--quiet"])
     finally:
         (nights.folder / "elsewhere").rename(moved)

@@ -137,6 +137,11 @@ def decode_answers(data: bytes, address: str) -> Read:
             read.take(_entries_of(content), content.get("id"))
         except InvalidInputError as error:
             read.bad.append(row.refused(str(error)))
+    if table.names is not None and not (read.entries or read.bad or read.n_open):
+        try:
+            _entries_of(dict.fromkeys(table.names))  # maybe its first row is no header
+        except InvalidInputError as error:
+            read.bad.append(BadRecord(1, str(error), ",".join(table.names)))
     return read
 
 

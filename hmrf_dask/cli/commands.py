@@ -7,6 +7,7 @@ modules of their own.
 
 from __future__ import annotations
 
+import atexit
 import time
 from contextlib import nullcontext
 from typing import Any
@@ -306,10 +307,17 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line, and end the process before Python is taken down.
+
+    Threads of Arrow give back Python's memory a moment after their work; one that does so while
+    Python is taken down aborts the process, whatever the command did.
+    """
+    code = 1  # of what no command expects
+    atexit.register(lambda: leave(code))  # the last of all: what is imported later ends before
     try:
         hmrf(prog_name="hmrf-dask")
     except SystemExit as end:
-        if isinstance(end.code, int) and end.code > 128:
-            leave(end.code)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code > 128:
+            leave(code)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -91,6 +92,8 @@ def _read(stream: Any, most: int) -> bytes:
 
 
 def _of_csv(file: str, head: bytes) -> FirstRecords:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DamagedFile(1, "it is UTF-16, not UTF-8")
     encoding, separator = "utf-8", "\t" if ".tsv" in os.path.basename(file).lower() else ""
     if not is_text(head[: head.rfind(b"\n") + 1].decode("utf-8", "surrogateescape")):
         encoding = "cp1252"  # as spreadsheets write it
@@ -167,6 +170,24 @@ def _tells_apart(records: FirstRecords, name: str) -> bool:
     return enough and len(set(values)) == len(values) and max(map(len, values)) <= 100
 
 
+def names_it(id_: str, records: FirstRecords) -> bool:
+    """Return whether the name of the column of ids is a name, not an id: then there is a header.
+
+    Examples
+    --------
+    >>> rows = [{"T0001": "T0002"}, {"T0001": "T0003"}]
+    >>> names_it("T0001", FirstRecords(("T0001",), rows, True))
+    False
+    """
+    name = _pattern(id_)
+    return "0" not in name or name not in map(_pattern, records.values(id_))
+
+
+def _pattern(value: str) -> str:
+    """Return a value with "a" for its words and "0" for its numbers."""
+    return re.sub(r"\d+", "0", re.sub(r"[^\W\d]+", "a", value))
+
+
 def text_columns(records: FirstRecords, but: str | None) -> tuple[str, ...]:
     """Return the columns of text: by their names, a title first, or the wordiest one.
 
@@ -187,8 +208,9 @@ def text_columns(records: FirstRecords, but: str | None) -> tuple[str, ...]:
 
 
 def _mean_length(records: FirstRecords, name: str) -> float:
-    """Return how long texts of a column are; no words are none."""
-    values = [value for value in records.values(name) if " " in value.strip()]
+    """Return how long texts of a column are; no words are none, nor are lists of numbers."""
+    cells = (row.get(name) for row in records.rows)
+    values = [cell for cell in cells if isinstance(cell, str) and " " in cell.strip()]
     return sum(map(len, values)) / max(len(records.rows), 1)
 
 

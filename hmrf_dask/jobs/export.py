@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.answers.journal import journal_address
 from hmrf_dask.documents.delimited import ending_of
+from hmrf_dask.documents.first_records import first_records
 from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.documents.manifest import ASSIGNED
+from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.ask import without_formula
 from hmrf_dask.jobs.exchange import refuse_own
 from hmrf_dask.jobs.names import OUTLIERS
@@ -25,6 +28,7 @@ from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
 from hmrf_dask.storage.remote import explained, open_files
 
 COLUMNS = ("doc_id", "cluster")
+_FIRST = (*COLUMNS, "name")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def export_groups(output: str, file: str, *, release: int | None = None) -> Expo
     """Write the cluster of every document of a release to a file, whose name says the format.
 
     Columns are doc_id, cluster, name and those that the manifest keeps. It is written a file of
-    assignments at a time, and replaces what was there once it is whole.
+    assignments at a time, and replaces an earlier export once it is whole; on this machine no
+    other file, which may be somebody's documents.
 
     Parameters
     ----------
@@ -67,12 +72,29 @@ def export_groups(output: str, file: str, *, release: int | None = None) -> Expo
     url = absolute_url(file, "a file")
     model = load_release(output, release)
     refuse_own(url, model.output, journal_address(model.output), "a file of groups")
+    if is_local(url):
+        _refuse_other(local_path(url), kind)
     with _replaced(url) as target, _WRITERS[kind](target) as write:
         n_documents, columns = 0, list[str]()
         for table in _tables(model):
             write(table)
             n_documents, columns = n_documents + len(table), table.column_names
     return Exported(output, file, model.release, n_documents, columns)
+
+
+def _refuse_other(path: str, kind: str) -> None:
+    """Refuse to replace a file that is no earlier export: it may be the documents themselves."""
+    if not os.path.isfile(path) or not os.path.getsize(path):
+        return
+    try:
+        names = first_records(kind.removeprefix("."), path).names
+    except InvalidInputError:
+        names = ()
+    if names[: len(_FIRST)] != _FIRST:
+        raise ConfigurationError(
+            f"a file of groups must be new or of an earlier export, got {path}, which is another "
+            "file; name another one, or remove it"
+        )
 
 
 def _tables(model: ReleasedModel) -> Iterator[pa.Table]:
@@ -89,7 +111,7 @@ def _tables(model: ReleasedModel) -> Iterator[pa.Table]:
 def _replaced(url: str) -> Iterator[IO[bytes]]:
     """Open a file to write, which takes the place of what is there once it is whole."""
     path = local_path(url) if is_local(url) else url
-    unfinished = f"{path}.part" if is_local(url) else path
+    unfinished = f"{path}.{secrets.token_hex(4)}.part" if is_local(url) else path
     with explained(url, "write it"):
         filesystem, inside = open_files(unfinished)
         try:

@@ -18,13 +18,14 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.documents.batches import BATCH_ROWS
-from hmrf_dask.errors import InvalidInputError, counted
+from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
 from hmrf_dask.flow.clients import on_threads
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.new_job import n_clusters_for, text_settings
 from hmrf_dask.jobs.progress import Lines, nothing
 from hmrf_dask.jobs.released import InMemory, ReleasedModel, load_release
 from hmrf_dask.jobs.run_job import run_job
+from hmrf_dask.limits import RANGES
 from hmrf_dask.parameters import AUTO
 from hmrf_dask.text.given import as_texts
 
@@ -87,11 +88,17 @@ def group(
             f"texts must be at least two to be compared, got {counted(len(values), 'text')}; give "
             "one text for each document"
         )
+    if threads is not None and (problem := RANGES["threads"].problem(threads)):
+        raise ConfigurationError(f"threads {problem}, got {threads!r}")
     with tempfile.TemporaryDirectory(prefix="hmrf-texts-") as folder:
         os.chmod(folder, 0o700)  # they may be private
-        job = _write(folder, ids, values, (n_clusters, answers, rows, dict(method or {})))
+        job = _write(folder, ids, values, (n_clusters, answers, rows, method or {}))
+        try:
+            loaded = load_job(job)
+        except ConfigurationError as error:  # its file is none of theirs
+            raise ConfigurationError(str(error).replace(job, "what group was given")) from None
         with on_threads(threads), Lines(sys.stderr) if verbose else nullcontext(nothing) as tell:
-            run_job(gather(load_job(job), job), tell=tell)
+            run_job(gather(loaded, job), tell=tell)
         return _held(load_release(f"{folder}/out"), ids, values, index)
 
 
@@ -118,10 +125,11 @@ def _write(
     if hasattr(rows, "shape"):
         columns["embedding"], documents["embedding"] = _as_lists(rows, len(ids)), "embedding"
         text: Any = {"kind": "embeddings"}
-    elif rows == AUTO:
-        text = text_settings(texts[:_SAMPLE], len(texts))
+    elif isinstance(rows, str):
+        auto = rows == AUTO
+        text = text_settings(texts[:_SAMPLE], len(texts)) if auto else {"kind": rows}
     else:
-        text = {"kind": rows} if isinstance(rows, str) else dict(rows)
+        text = _section("rows", rows)
     pq.write_table(pa.table(columns), f"{folder}/documents.parquet", row_group_size=BATCH_ROWS)
     manifest = {
         "$schema": "hmrf-dask/manifest/v1", "name": "texts",
@@ -131,12 +139,29 @@ def _write(
         n_clusters = n_clusters_for(len(texts))
     job = {
         "$schema": "hmrf-dask/job/v1", "manifest": "manifest.yaml", "text": text or None,
-        "method": {**method, "n_clusters": n_clusters}, "output": "out",
+        "method": {**_section("method", method), "n_clusters": n_clusters}, "output": "out",
         "answers": _write_answers(folder, answers),
     }  # fmt: skip
     for name, content in (("manifest", manifest), ("job", job)):  # JSON is YAML
-        Path(folder, f"{name}.yaml").write_text(json.dumps(content), encoding="utf-8")
+        Path(folder, f"{name}.yaml").write_text(
+            json.dumps(content, default=_plain), encoding="utf-8"
+        )
     return f"{folder}/job.yaml"
+
+
+def _section(name: str, values: Any) -> dict[str, Any]:
+    """Return a section of a job as somebody gave it."""
+    if not isinstance(values, Mapping):
+        array = ", or an array with a row for each text" if name == "rows" else ""
+        raise InvalidInputError(
+            f"{name} must be a mapping as a job has it{array}, got a {type(values).__name__}"
+        )
+    return dict(values)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python, which JSON takes; of others, what they are."""
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _as_lists(rows: Any, n_texts: int) -> pa.Array:
@@ -167,6 +192,12 @@ def _write_answers(folder: str, answers: Any) -> list[str]:
 
 def _lines_of(answers: Any) -> Iterable[dict[str, Any]]:
     """Yield answers as lines of a file of theirs."""
+    if hasattr(answers, "columns") or not isinstance(answers, Iterable):
+        raise InvalidInputError(
+            "answers must be triples such as (0, 1, 'same'), a mapping from ids to classes, or the "
+            f"path of a file, got a {type(answers).__name__}; of a table give "
+            "table[['a', 'b', 'kind']].itertuples(index=False)"
+        )
     if hasattr(answers, "items"):
         for name, label in answers.items():
             if label is not None and label == label:

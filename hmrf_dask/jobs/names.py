@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -24,6 +25,7 @@ FILE: Final = "names.csv"  # in an output: cluster,name
 OUTLIERS: Final = "outliers"  # what documents are called that are of no cluster
 _WORDS: Final = 3  # that make a name
 _MOST_BYTES: Final = 2**20
+_CLUSTER: Final = re.compile(r"\d{1,10}")
 
 
 def names_given(output: str, release: Release) -> dict[int, str]:
@@ -66,10 +68,14 @@ def parsed_names(data: bytes) -> dict[int, str]:
     """
     names = {}
     text = data.decode("utf-8-sig", "replace")
-    for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise InvalidInputError(f"{FILE} must be CSV, got {error}; correct it") from None
+    for number, row in enumerate(rows, 1):
         if not row or (number == 1 and row[0].strip() == "cluster"):
             continue
-        if len(row) != 2 or not row[0].strip().isdecimal():
+        if len(row) != 2 or not _CLUSTER.fullmatch(row[0].strip()):
             raise InvalidInputError(
                 f"{FILE}, line {number} must have the id of a cluster and its name, got "
                 f"{','.join(row)[:80]!r}; correct it"

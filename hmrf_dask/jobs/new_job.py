@@ -17,6 +17,7 @@ from hmrf_dask.documents.first_records import (
     first_records,
     id_column,
     is_english,
+    names_it,
     text_columns,
 )
 from hmrf_dask.documents.yaml_files import JOB_FILE
@@ -257,6 +258,12 @@ def _columns(file: str, records: FirstRecords, wanted: Wanted) -> dict[str, Any]
             f"unlike, got {_shown(records)}; name it by --id COLUMN, or write a manifest that says "
             "which column is the id; documents are known by their ids from run to run"
         )
+    if not wanted.id and not names_it(id_, records):
+        raise InvalidInputError(
+            f"{file}: the first line must name the columns, got {_shown(records)}, which looks "
+            "like a record; put a line such as id,text before it, or name the column of ids by "
+            "--id COLUMN"
+        )
     texts = wanted.text or text_columns(records, id_)
     if not texts:
         raise InvalidInputError(
@@ -270,7 +277,7 @@ def _columns(file: str, records: FirstRecords, wanted: Wanted) -> dict[str, Any]
 
 
 def _shown(records: FirstRecords) -> str:
-    return ", ".join(map(str, records.names[:20]))[:400]
+    return ", ".join(map(str, records.names[:20]))[:400] or "none"
 
 
 # ---- the two files
@@ -286,7 +293,7 @@ def _manifest(documents: _Documents, home: str) -> str:
     lines = [
         "# Where the documents are. `hmrf-dask check` says what is found there.",
         "$schema: hmrf-dask/manifest/v1",
-        f"name: {_called(documents.place)}",
+        f"name: {_yaml(_called(documents.place))}",
         "resources:",
         "  - name: documents",
         f"    path: {_yaml(paths[0] if len(paths) == 1 else paths)}",
@@ -334,7 +341,7 @@ def _job(documents: _Documents, wanted: Wanted) -> str:
     lines = [
         "# What to do with the documents. `hmrf-dask run` does it; later runs read what is new.",
         "$schema: hmrf-dask/job/v1",
-        f"name: {_called(documents.place)}",
+        f"name: {_yaml(_called(documents.place))}",
         f"manifest: {MANIFEST}",
         *_text_lines(documents),
         f"method: {{n_clusters: {n_clusters}}}{chosen}",
@@ -375,17 +382,23 @@ def n_clusters_for(n_documents: int | None) -> int | str:
 
 
 def _yaml(value: Any) -> str:
-    """Return a value as YAML has it in a line.
+    r"""Return a value as YAML has it in a line.
 
     Examples
     --------
     >>> _yaml(["a b", "no"]), _yaml("id")
     ("[a b, 'no']", 'id')
+    >>> print(_yaml("Ticket\nnumber"))
+    "Ticket\nnumber"
     """
-    line = yaml.safe_dump(
-        value, sort_keys=False, default_flow_style=True, allow_unicode=True, width=2**20
-    )
-    return str(line.removesuffix("\n").removesuffix("\n...").strip())
+    for style in (None, '"'):  # in double quotes ends of lines are escaped
+        line = yaml.safe_dump(
+            value, sort_keys=False, default_flow_style=True, allow_unicode=True, width=2**20,
+            default_style=style,
+        ).removesuffix("\n").removesuffix("\n...")  # fmt: skip
+        if len(line.splitlines()) == 1:
+            break
+    return str(line.strip())
 
 
 def _quoted(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from hmrf_dask.documents.batches import BATCH_ROWS
-from hmrf_dask.errors import ConfigurationError, InvalidInputError, UnreadableFileError, counted
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HmrfWarning,
+    InvalidInputError,
+    SourceError,
+    UnreadableFileError,
+    counted,
+)
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.estimators.prediction import OUTLIER, marked_labels_of, table_of
@@ -434,7 +442,11 @@ class ReleasedModel:
         """Return the texts of documents that can be read."""
         if self._memory is not None:
             return {name: self._memory.texts[name] for name in ids}
-        read: Mapping[str, Document] = self._reader.read(ids) if ids else {}
+        try:
+            read: Mapping[str, Document] = self._reader.read(ids) if ids else {}
+        except (ConfigurationError, SourceError) as error:  # files, job or manifest are gone
+            warnings.warn(f"without texts: {error}", HmrfWarning, stacklevel=3)
+            return {}
         return {name: one.text for name, one in read.items() if not one.missing}
 
     @property

@@ -281,7 +281,8 @@ def _release(subject: Subject) -> dict[str, object]:
         "when": release.when[:16].replace("T", " "),
         "run": release.run,
     }
-    return facts | ({} if record is None else {"mode": record.mode, "start": record.start})
+    known = ("", None) if record is None else (record.mode, record.start)
+    return facts | dict(zip(("mode", "start"), known, strict=True))
 
 
 def _names_by_cluster(subject: Subject) -> dict[int, str]:

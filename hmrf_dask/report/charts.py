@@ -59,7 +59,7 @@ def line(values: Sequence[float | None], labels: Sequence[str], *, from_zero: bo
         return Line((), (), ())
     low, high = (0.0 if from_zero else min(known)), max(known)
     if low == high:
-        low, high = low - abs(low or 1.0) * 0.01, high + abs(high or 1.0) * 0.01
+        low, high = low - abs(low) * 0.01, high + (abs(high) * 0.01 or 1.0)
     right, bottom = WIDTH - 8, HEIGHT - _BOTTOM
     step = (right - _LEFT) / max(len(values) - 1, 1)
 
@@ -72,8 +72,25 @@ def line(values: Sequence[float | None], labels: Sequence[str], *, from_zero: bo
         for at, value in enumerate(values)
         if value is not None
     )
-    ticks = tuple(Tick(y_of(value), short(value)) for value in (low, (low + high) / 2, high))
+    places = low, (low + high) / 2, high
+    ticks = tuple(Tick(y_of(at), shown) for at, shown in zip(places, _apart(places), strict=True))
     return Line(points, ticks, _below(labels, step))
+
+
+def _apart(values: Sequence[float]) -> list[str]:
+    """Return unlike numbers in as few signs as tell them apart, of which an axis has room.
+
+    Examples
+    --------
+    >>> _apart([2404.91, 2404.92, 2404.93]), _apart([0.0, 3.5, 7.0])
+    (['2404.91', '2404.92', '2404.93'], ['0', '3.5', '7'])
+    """
+    shown = [short(value) for value in values]
+    for digits in range(5, 8):
+        if len(set(shown)) == len(set(values)):
+            break
+        shown = [f"{value:.{digits}g}" for value in values]
+    return shown
 
 
 def _below(labels: Sequence[str], step: float) -> tuple[Tick, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from hmrf_dask.documents.records import is_text
@@ -22,6 +23,11 @@ def as_texts(values: Any) -> list[str]:
     """
     if isinstance(values, str | bytes):
         raise InvalidInputError("texts must be a list of texts, got one text; give [text]")
+    if hasattr(values, "columns") or isinstance(values, Mapping):
+        raise InvalidInputError(
+            f"texts must be a list or one column of texts, got a {type(values).__name__}; give "
+            "frame['text'], or list(texts.values())"
+        )
     for method in ("to_pylist", "to_list", "tolist"):  # of pyarrow, pandas and polars, numpy
         if hasattr(values, method):
             values = getattr(values, method)()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ def test_every_estimator_comes_back_as_what_it_was(kind: type[Any], tmp_path: Pa
     assert other.seed_ == model.seed_
     np.testing.assert_array_equal(other.predict(rows), model.labels_)
     np.testing.assert_array_equal(other.fit(rows).labels_, model.labels_)
+
+
+def test_memory_of_a_loaded_model_is_linear_in_its_features(tmp_path: Path) -> None:
+    rows = sp.random(30, 5_000, 0.01, "csr", np.float32, np.random.default_rng(0))
+    KMeans(3, n_init=1, random_state=0).fit(rows).save(tmp_path)
+    tracemalloc.start()
+    try:
+        load(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 * 8 * 5_000  # a square of features is 1,000 times as much
 
 
 def test_a_model_can_be_anywhere_fsspec_reaches() -> None:

@@ -182,13 +182,14 @@ def _require_shapes(arrays: Mapping[str, AnyArray], n_features: int) -> None:
         raise ValueError(f"arrays of {n_features} features have the shapes {shapes}")
     if centroids.ndim != 2 or centroids.shape[1] != n_features:
         raise ValueError(f"centroids of {n_features} features have the shape {centroids.shape}")
-    factor = arrays.get("factor", np.zeros((n_features, n_features)))
-    if factor.shape != (n_features, n_features) or not np.array_equal(factor, np.triu(factor)):
-        raise ValueError(f"a factor of {n_features} features has the shape {factor.shape}")
+    if (factor := arrays.get("factor")) is not None:
+        if factor.shape != (n_features, n_features) or not np.array_equal(factor, np.triu(factor)):
+            raise ValueError(f"a factor of {n_features} features has the shape {factor.shape}")
+        rows["factor"] = factor
     limits = arrays.get("limits")
     if limits is not None and (limits.dtype != np.int64 or limits.shape != centroids.shape[:1]):
         raise ValueError("limits must be one int64 for each cluster")
-    for name, array in {**rows, "centroids": centroids, "factor": factor}.items():
+    for name, array in {**rows, "centroids": centroids}.items():
         if array.dtype != np.float64 or not np.isfinite(array).all():
             raise ValueError(f"{name} has other values than finite float64")
 

@@ -103,7 +103,7 @@ class Peaks:
 
     def __init__(self, pid: int) -> None:
         self._process, self._peak, self._done = psutil.Process(pid), 0, threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:

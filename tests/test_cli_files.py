@@ -180,10 +180,10 @@ def test_completion_scripts(shell: str) -> None:
     assert "_HMRF_DASK_COMPLETE" in result.stdout
 
 
-def test_completion_help_shows_a_line_for_each_shell() -> None:
+def test_completion_help_shows_lines_to_type() -> None:
     lines = [line.strip() for line in run("completion", "--help").stdout.splitlines()]
-    assert "bash:  hmrf-dask completion bash >> ~/.bashrc" in lines
-    assert "zsh:   hmrf-dask completion zsh >> ~/.zshrc" in lines
+    assert "hmrf-dask completion bash >> ~/.bashrc" in lines
+    assert "hmrf-dask completion fish > ~/.config/fish/completions/hmrf-dask.fish" in lines
 
 
 def test_a_shell_completes_commands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_an_output_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     release |= {"hashed": 1, "counts": counts}
     show(
         {"kind": "output", "place": "/out", "running": False, "release": release, "holder": None,
-         "progress": None}
+         "progress": None, "releases": []}
     )  # fmt: skip
     page = capsys.readouterr().out
     assert "release 2 of run abc, today, 2 files (1 hashed): 30 documents, 3 clusters" in page

@@ -66,8 +66,8 @@ def doubt_of_clique(graph: ConstraintGraph, n_clusters: int, names: Names) -> st
     if not documents:
         return ""
     return (
-        f"{len(documents)} documents all exclude one another, of which {n_clusters} clusters keep "
-        f"no more than {n_clusters}: {_few(_shown(documents))}; some of the cannot-links "
+        f"{len(documents)} documents all exclude one another, of which {n_clusters} clusters "
+        f"separate no more than {n_clusters}: {_few(_shown(documents))}; some of the cannot-links "
         f"between them ({shown_pairs(pairs)}) will be broken: ask for more clusters, or correct "
         "those that are wrong"
     )

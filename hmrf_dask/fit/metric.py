@@ -259,7 +259,7 @@ def factor_of(covariance: FloatArray) -> FloatArray:
 
     Examples
     --------
-    >>> factor_of(np.array([[4.0, 0.0], [0.0, 0.0]])).tolist()
+    >>> factor_of(np.array([[4.0, 0.0], [0.0, 0.0]])).round(6).tolist()
     [[0.5, 0.0], [0.0, 0.0]]
     """
     used = np.flatnonzero(np.diag(covariance) > 0.0)
@@ -292,7 +292,7 @@ def inverse_of(lower: FloatArray) -> FloatArray:
     Examples
     --------
     >>> inverse_of(np.array([[2.0, 0.0], [1.0, 4.0]])).tolist()
-    [[0.5, 0.0], [-0.125, 0.25]]
+    [[0.5, -0.0], [-0.125, 0.25]]
     """
     inverse = np.zeros_like(lower)
     for i in range(len(lower)):

@@ -120,7 +120,7 @@ def _compared(old: pa.Table, new: pa.Table, n_same: int = 0) -> Changed:
     alone = pc.invert(pc.is_in(old["doc_id"], value_set=new["doc_id"]))
     n_same += len(shared) - len(moved)
     gone, new = old.filter(alone), new.filter(pc.invert(both))
-    return Changed(_few(moved), flows, n_same, gone, new, len(gone), len(new))
+    return Changed(_few(moved), flows, n_same, gone, new, n_gone=len(gone), n_new=len(new))
 
 
 def _n_alone(part: Changed) -> tuple[int, int]:
@@ -157,8 +157,8 @@ def _together(parts: Sequence[Changed]) -> Changed:
         sum(part.n_same for part in parts),
         _few(pa.concat_tables([part.gone for part in parts])),
         _few(pa.concat_tables([part.new for part in parts])),
-        sum(part.n_gone for part in parts),
-        sum(part.n_new for part in parts),
+        n_gone=sum(part.n_gone for part in parts),
+        n_new=sum(part.n_new for part in parts),
     )
 
 

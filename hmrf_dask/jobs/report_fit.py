@@ -137,7 +137,7 @@ def compared(classes: list[str], clusters: list[int], documents: list[int]) -> A
     Examples
     --------
     >>> compared(["x", "y"], [4, 5], [2, 3]).table
-    ((0, 3), (2, 0))
+    ((3, 0), (0, 2))
     """
     if not documents:
         return None

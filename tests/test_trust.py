@@ -183,7 +183,7 @@ def test_what_answers_weigh_is_recorded_with_the_run(tmp_path: Path) -> None:
 def test_more_documents_that_exclude_one_another_than_clusters_are_warned_of_once() -> None:
     rows, *_ = noisy_text()
     clique = list(combinations((3, 8, 20, 45), 2))
-    said = r"^4 documents all exclude one another, of which 3 clusters keep .*: 3, 8, 20, 45; some"
+    said = "^4 documents all exclude one another, of which 3 clusters separate .*: 3, 8, 20, 45; "
     with pytest.warns(HmrfWarning, match=said) as warned:
         HMRFKMeans(3, random_state=0, n_init=2).fit(rows, cannot_link=clique)
     assert len(warned) == 1

@@ -53,8 +53,10 @@ def _files(files: dict[str, str], folder: str = "") -> Iterator[str]:
 
 
 def _relative(path: str) -> str:
-    """Return a path as seen from here, where that is shorter."""
-    return path if "://" in path else min(path, os.path.relpath(path), key=len)
+    """Return a path below this folder as seen from here, others as they are."""
+    if "://" in path or (seen := os.path.relpath(path)).startswith(".."):
+        return path
+    return min(path, seen, key=len)
 
 
 def _next(*steps: tuple[str, str]) -> Iterator[str]:

@@ -84,11 +84,8 @@ def outliers_of(block: RowBlock, predictor: Predictor, table: Any) -> BoolArray:
     >>> outliers_of(block, predictor, table_of(predictor)).tolist()
     [False, False]
     """
-    if predictor.limits is None:
-        return np.zeros(block.n_rows, np.bool_)
-    metric = Metric(predictor.distortion, predictor.weights, len(predictor.centroids))
-    labels = labels_of(block, predictor, table)
-    return beyond_limits(block, metric, table, labels, predictor.limits)
+    outliers: BoolArray = marked_labels_of(block, predictor, table) == OUTLIER
+    return outliers
 
 
 def marked_labels_of(block: RowBlock, predictor: Predictor, table: Any) -> LabelArray:
@@ -102,8 +99,12 @@ def marked_labels_of(block: RowBlock, predictor: Predictor, table: Any) -> Label
     >>> marked_labels_of(RowBlock.from_array(np.eye(2)), predictor, table_of(predictor)).tolist()
     [0, 1]
     """
-    outliers = outliers_of(block, predictor, table)
-    return np.where(outliers, np.int32(OUTLIER), labels_of(block, predictor, table))
+    labels = labels_of(block, predictor, table)
+    if predictor.limits is None:
+        return labels
+    metric = Metric(predictor.distortion, predictor.weights, len(predictor.centroids))
+    outliers = beyond_limits(block, metric, table, labels, predictor.limits)
+    return np.where(outliers, np.int32(OUTLIER), labels)
 
 
 def distances_of(block: RowBlock, predictor: Predictor, table: Any) -> FloatArray:

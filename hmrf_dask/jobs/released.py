@@ -319,11 +319,12 @@ class ReleasedModel:
         ndarray of shape (n_texts,), int32
             Ids of clusters, as in `clusters`; -1 of outliers, where the job marks some.
         """
-        parts = [self._called(self._labels(block)) for block in self._blocks(texts)]
+        parts = [
+            self._called(self._labels(self._predictor.rows(block))) for block in self._blocks(texts)
+        ]
         return np.concatenate([np.zeros(0, np.int32), *parts])
 
-    def _labels(self, block: RowBlock) -> LabelArray:
-        rows = self._predictor.rows(block)
+    def _labels(self, rows: RowBlock) -> LabelArray:
         return marked_labels_of(rows, self._predictor, self._table)
 
     def _called(self, labels: LabelArray) -> LabelArray:
@@ -353,8 +354,9 @@ class ReleasedModel:
         return pa.concat_tables([_NOTHING, *tables])
 
     def _classified(self, block: RowBlock) -> pa.Table:
-        labels = self._labels(block)
-        rows = compare(self._predictor.rows(block), self._predictor, self._table, labels)
+        rows_of_metric = self._predictor.rows(block)
+        labels = self._labels(rows_of_metric)
+        rows = compare(rows_of_metric, self._predictor, self._table, labels)
         clusters = self._called(labels).tolist()
         several = len(self.model.cluster_ids_) > 1
         nothing = pa.nulls(block.n_rows)

@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.places import NAME, assignments_of
 from hmrf_dask.jobs.places import Report as RunRecord
 from hmrf_dask.jobs.report_clusters import lineage_of
 from hmrf_dask.jobs.report_subject import READABLE, Subject, former_of_run
+from hmrf_dask.jobs.texts import homes_in
 from hmrf_dask.releases.release import Release, read_file, read_if_whole, release_log
 from hmrf_dask.report.content import Comparison, Flow, Moved, Night, Report, Text
 from hmrf_dask.storage.whole_files import decode_parquet
-from hmrf_dask.text.files import Place
 
 MOST_NIGHTS: Final = 60
 MOST_FLOWS: Final = 400
@@ -134,21 +133,17 @@ def clusters_in(url: str, files: Mapping[str, str], ids: list[str]) -> dict[str,
         Their sha256 by name.
     ids : list of str
     """
-    flow, place = DaskFlow(), Place(url, {})
+    flow = DaskFlow()
     wanted = flow.share(pa.array(ids, pa.string()))
-    tasks = [flow.lazy(_found, place, *file, wanted) for file in sorted(files.items())]
+    tasks = [flow.lazy(_found, url, file, wanted) for file in sorted(files.items())]
     if not tasks:
         return {}
     clusters: dict[str, int] = flow.compute([tree(flow, _joined, tasks)])[0]
     return clusters
 
 
-def _found(place: Place, name: str, sha256: str, wanted: pa.Array) -> dict[str, int]:
-    table = decode_parquet(read_file(place.storage, name, sha256), ["doc_id", "cluster"])
-    ids = table["doc_id"].cast(pa.string())
-    there = pc.is_in(ids, value_set=wanted)
-    clusters = table["cluster"].filter(there).to_pylist()
-    return dict(zip(ids.filter(there).to_pylist(), clusters, strict=True))
+def _found(url: str, file: tuple[str, str], wanted: pa.Array) -> dict[str, int]:
+    return {name: home.cluster for name, home in homes_in(url, file, wanted).items()}
 
 
 def _joined(parts: Sequence[dict[str, int]]) -> dict[str, int]:

@@ -81,12 +81,13 @@ def homes_of(output: str, release: Release, wanted: Sequence[str]) -> dict[str, 
     values, homes = pa.array(wanted, pa.string()), dict[str, Home]()
     files = assignments_of(release.files).items()
     with ThreadPoolExecutor(_THREADS) as pool:
-        for found in pool.map(_in_assignments, repeat(output), files, repeat(values)):
+        for found in pool.map(homes_in, repeat(output), files, repeat(values)):
             homes |= found
     return homes
 
 
-def _in_assignments(output: str, file: tuple[str, str], wanted: pa.Array) -> dict[str, Home]:
+def homes_in(output: str, file: tuple[str, str], wanted: pa.Array) -> dict[str, Home]:
+    """Return where documents are that a file of assignments, of this sha256, has."""
     name, sha256 = file
     with explained_to_readers():
         data = read_file(open_output(output), name, sha256)

@@ -92,7 +92,7 @@ def _of_sizes(clusters: Sequence[Cluster]) -> Iterator[Alert]:
             "tiny clusters", "notice",
             f"{counted(len(tiny), 'cluster')} {are} tiny: of one document, or under "
             f"{_HALF_EMPTY:.0%} of the mean size.",
-            "They may be outliers, or duplicates of one text: look at their documents; fewer "
+            "They may be outliers, or duplicates of one text: read their documents; fewer "
             "clusters would join them to others.",
             tiny,
         )  # fmt: skip
@@ -196,7 +196,7 @@ def _of_documents(facts: Facts, clusters: Sequence[Cluster]) -> Iterator[Alert]:
             "documents without words", "notice",
             f"{undecided:,} documents ({undecided / total:.1%}) are just as near to another "
             "cluster: most have no word that the vocabulary knows.",
-            "Look at some: empty texts, other languages and codes belong left out or in columns "
+            "Read some: empty texts, other languages and codes belong left out or in columns "
             "of their own; a lower text.min_df knows more words.",
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -319,7 +320,7 @@ def _files_of_wordllama() -> tuple[str, str]:
     return weights, tokens
 
 
-class _Folder:
+class _Folder(ABC):
     """A model in a local folder, which every worker must see."""
 
     kind: str
@@ -333,8 +334,8 @@ class _Folder:
         self.identity = f"{self.kind}/{_hash_of(tuple(_model_files(folder)))}"
         self.width = self._width_in(folder)
 
-    def _width_in(self, folder: str) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _width_in(self, folder: str) -> int: ...
 
     def _refuse_changed(self) -> None:
         _refuse_other(self.identity, self.kind, _hash_of(tuple(_model_files(self.folder))))

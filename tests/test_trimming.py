@@ -65,7 +65,7 @@ def are_out(bench: Bench, state: State) -> NDArray[np.bool_]:
     return np.concatenate([bench.engine.run.read_labels(file) for file in state.free]) <= OUT
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(problems(max_rows=25), st.integers(0, 2**16))
 def test_j_under_limits_is_that_of_plain_loops_and_never_rises(problem: Problem, seed: int) -> None:
     bench = some_bench(problem, seed)

@@ -108,7 +108,7 @@ def marked_labels_of(block: RowBlock, predictor: Predictor, table: Any) -> Label
         return labels
     if isinstance(limits, Limits):
         distances = distortion.own_distances(block, terms, table, labels)
-        outliers = distances > row_limits(block, terms, distortion, limits, labels)
+        outliers = distances > row_limits(block, terms, distortion, limits).of(labels)
     else:
         metric = Metric(distortion, predictor.weights, len(predictor.centroids))
         outliers = beyond_limits(block, metric, table, labels, limits)

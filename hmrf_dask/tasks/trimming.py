@@ -5,7 +5,7 @@ The label of a row of cluster h that is out is OUT − h: negative, so nothing a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,16 +47,25 @@ def _undirected(distortion: Distortion, least: FloatArray | float) -> BoolArray:
     return np.asarray(least) > 0 if distortion.zero_rows == "undecided" else np.zeros(1, np.bool_)
 
 
-def row_limits(
-    block: RowBlock, terms: Any, distortion: Distortion, limits: Limits, clusters: LabelArray
-) -> FloatArray:
-    """Return the distance from these clusters beyond which each row is out; 0 without a direction.
+class RowLimits(NamedTuple):
+    """The limits of some rows, which depend on their clusters: least D + τ_h b."""
 
-    It is least D + τ_h b: the cluster's limit, in the row's own measure.
-    """
-    least, reach = distortion.least_distances(terms), limits.reach[np.maximum(clusters, 0)]
-    far = least + reach * distortion.limit_factors(block, terms, limits.middle)
-    return np.where(_undirected(distortion, least), 0.0, far)
+    least: FloatArray | float
+    factors: FloatArray | float
+    undirected: BoolArray  # rows that are out of any cluster
+    reach: FloatArray
+
+    def of(self, clusters: LabelArray) -> FloatArray:
+        """Return the distance beyond which each row is out of a cluster; 0 without a direction."""
+        limits = self.least + self.reach[np.maximum(clusters, 0)] * self.factors
+        return np.where(self.undirected, 0.0, limits)
+
+
+def row_limits(block: RowBlock, terms: Any, distortion: Distortion, limits: Limits) -> RowLimits:
+    """Return the limits of the rows of a block."""
+    least = distortion.least_distances(terms)
+    factors = distortion.limit_factors(block, terms, limits.middle)
+    return RowLimits(least, factors, _undirected(distortion, least), limits.reach)
 
 
 def row_costs(block: RowBlock, terms: Any, model: Model, labels: LabelArray) -> FloatArray:
@@ -67,7 +76,7 @@ def row_costs(block: RowBlock, terms: Any, model: Model, labels: LabelArray) -> 
         return costs
     rows = block.take(out)
     few, clusters = model.distortion.terms(rows, model.weights), clusters_of(labels[out])
-    costs[out] = row_limits(rows, few, model.distortion, model.limits, clusters)
+    costs[out] = row_limits(rows, few, model.distortion, model.limits).of(clusters)
     return costs
 
 
@@ -80,15 +89,15 @@ def settled(
     a narrow cluster may be nearer to a wide one, and cost more in it. Then it is out of its cluster
     exactly where D is above the limit.
     """
-    limits, distortion, table = model.limits, model.distortion, model.table()
-    assert limits is not None
-    known = clusters_of(labels)
+    distortion, table = model.distortion, model.table()
+    assert model.limits is not None
+    known, limits = clusters_of(labels), row_limits(block, terms, distortion, model.limits)
     nearest, _ = distortion.nearest(block, terms, table, known, measured=False)
 
     def measured(clusters: LabelArray) -> FloatArray:
         """Return the distance of each row to a cluster and its limit there, (2, n_rows)."""
         distances = distortion.own_distances(block, terms, table, clusters)
-        return np.stack([distances, row_limits(block, terms, distortion, limits, clusters)])
+        return np.stack([distances, limits.of(clusters)])
 
     here, there = measured(known), measured(nearest)
     present = np.where(labels <= OUT, here[1], here[0])

@@ -174,7 +174,7 @@ IN_ROUNDS = {
 ON_WORKERS = (
     "euclidean", "cosine in tables", "pearson, in rounds", "beliefs", "first variation",
     "own distortion", "COPKMeans, many pairs", "SeededKMeans, two classes", "ConstrainedKMeans",
-    "LSA", "outliers kept out",
+    "LSA",
 )  # fmt: skip
 FITS: Mapping[str, Case] = {
     **CASES,

@@ -1,6 +1,7 @@
 """HMRF-KMeans (KDD 2004, fig. 2): initialise, then E-step, M-step A, M-step B until labels stand.
 
-A warm-up comes before where the distortion is smoothed, refinement after. Every iteration is one
+A warm-up comes before where the distortion is smoothed, refinement after; then a full metric may
+follow the labels, and the fit goes on (`metric_steps`). Every iteration is one
 commit, and a function of the corpus, the constraints and the commit before it: so a fit that was
 stopped resumes from its last commit to the same bits.
 """

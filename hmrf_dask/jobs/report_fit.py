@@ -86,7 +86,7 @@ def _steps(storage: Storage, folder: str) -> Iterator[Step]:
         if event.get("event") == "iteration":
             terms = {name: float(event[name]) for name in TERMS if event.get(name) is not None}
             step = Step(str(event["phase"]), int(event["iteration"]), int(event["moved"]), terms)
-            steps[step.phase, step.iteration] = step
+            steps[int(event["commit"])] = step  # refinement may begin again from 1
     yield from steps.values()
 
 

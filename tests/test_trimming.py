@@ -54,7 +54,8 @@ def phases_of(bench: Bench, *, refining: bool, seed: int) -> dict[str, list[Iter
         centroids = bench.centroids(seed, smoothing=smoothings[0] if smoothings else 0.0)
         return Position(phase, 0, None, begin(engine, centroids).state)
 
-    Fit(engine, turns, 30, refining, trimming=True).run(initialise)
+    fit = Fit(engine, turns, 30, refining)
+    fit.trim(fit.run(initialise)[1])
     phases: dict[str, list[Iteration]] = {}
     for phase, turn in turns.kept:
         phases.setdefault(phase, []).append(turn)

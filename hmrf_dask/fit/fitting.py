@@ -29,7 +29,8 @@ from hmrf_dask.fit import preparation
 from hmrf_dask.fit.answers import SuspectAnswer, find_suspects
 from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, Progress, resume
-from hmrf_dask.fit.loop import Fit
+from hmrf_dask.fit.loop import UNFINISHED, Fit
+from hmrf_dask.fit.metric_steps import MetricSteps, follow_labels
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import check_memory, plan_tasks, reading_task, table_task
 from hmrf_dask.fit.problem import (
@@ -218,25 +219,31 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
     centroids = _first_centroids(asked, engine, partial(sample, None))
     journal = Journal(run, progress)
     commit = journal.open(problem)
+    metric = MetricSteps(engine, corpus, 4 * work.facts.nbytes <= memory_of_all())
     if commit is None or commit.record["phase"] == "start":
         begin = partial(
             initialise, engine, journal, partial(sample, linked, asked.last), centroids, asked.last
         )
     else:
+        engine = metric.resumed(commit)
         begin = partial(resume, engine, commit)
-    trimming = settings.trim_outliers
-    fit = Fit(engine, journal, settings.max_iter, work.refining, trimming=trimming)
+    fit = Fit(engine, journal, settings.max_iter, work.refining)
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()), buffers_kept():
         state, stop = fit.run(begin)
+        if settings.metric and not fit.trimmed:
+            state, stop = follow_labels(metric, fit, state, stop)
+        if settings.trim_outliers:
+            state, stop = fit.trim(stop)
         flow.settle()
+    stop = stop or UNFINISHED
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
     if run.final() is None:
         run.event({"event": "stop", "commit": journal.committed, **ended})
     run.finalise(ended | {"commit": journal.committed})
     return Fitted(
         flow,
-        problem,
+        fit.engine.problem,
         state,
         run,
         stop,

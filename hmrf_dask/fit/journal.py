@@ -19,7 +19,7 @@ from hmrf_dask.flow.dataflow import Lazy, share_array
 from hmrf_dask.kernels.compiled import frozen
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.answers import Agreement
-from hmrf_dask.tasks.model import Energy, Limits, Model, State, WeightPrior
+from hmrf_dask.tasks.model import NO_FACTOR, Energy, Limits, Model, State, WeightPrior
 from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked
 
 log = logging.getLogger("hmrf_dask")
@@ -234,13 +234,16 @@ def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
         "centroids": frozen(centroids, np.float64),
         "reference": state.prior.reference,
         **limits,
+        **({"factor": state.factor} if len(state.factor) else {}),
     }
 
 
 def resume(engine: Engine, commit: Commit) -> Position:
     """Return where a fit stood after a commit."""
-    record = commit.record
-    return Position(record["phase"], record["iteration"], record["stop"], restore(engine, commit))
+    record, state = commit.record, restore(engine, commit)
+    if record["phase"] == "metric":  # the fit goes on under it
+        return Position("fit", record["n_iter"], None, state)
+    return Position(record["phase"], record["iteration"], record["stop"], state)
 
 
 def restore(engine: Engine, commit: Commit) -> State:
@@ -266,6 +269,7 @@ def restore(engine: Engine, commit: Commit) -> State:
         linked=files.linked,
         energy=Energy.decoded(record["energy"]),
         prior=WeightPrior(record["strength"], arrays["reference"], record["offset"]),
+        factor=arrays.get("factor", NO_FACTOR),
     )
     sums, counts = engine.total_sums(model, state)
     state = replace(state, sums=sums, counts=counts)

@@ -207,6 +207,9 @@ FITS: Mapping[str, Case] = {
         **DENSE, distortion="euclidean", learn_weights=True, outliers=0.1, trim_outliers=True
     ),
     "full metric": text_case(**DENSE, distortion="euclidean", learn_weights="full", ids=True),
+    "full metric, outliers kept out": text_case(
+        **DENSE, distortion="euclidean", learn_weights="full", outliers=0.1, trim_outliers=True
+    ),
     "COPKMeans": of_family(COPKMeans, n_init=2),
     "COPKMeans, many pairs": of_family(COPKMeans, 60, n_init=2),
     "COPKMeans, labels that are searched for": replace(

@@ -356,6 +356,11 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             objects="or None", names=(AUTO,),
         ),
         Parameter(
+            "trim_outliers", FLAG, False, METHODS,
+            "Whether outliers are kept out of centroids: the fit ends with phases in which a row "
+            "counts at most a limit in J.",
+        ),
+        Parameter(
             "random_state", Range(0, 2**64 - 1), None, METHODS, "The seed.",
             objects="a RandomState or None", in_files=0,
         ),

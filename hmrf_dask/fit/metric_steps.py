@@ -138,7 +138,9 @@ def _before(vectors: FloatArray, factor: FloatArray) -> FloatArray:
     return vectors_before(vectors, factor) if len(factor) else vectors
 
 
-def follow_labels(steps: MetricSteps, fit: Fit, state: State, stop: str) -> tuple[State, str]:
+def follow_labels(
+    steps: MetricSteps, fit: Fit, state: State, stop: str | None
+) -> tuple[State, str | None]:
     """Repeat, from the end of a fit: a step of the metric, and the fit resumed under it.
 
     Return the state of the last end, and why it ended; the fit has the engine of that state.

@@ -48,6 +48,7 @@ SHORT = {
     "cosine potts open, in rounds", "one start", "starts in heats", "starts by held-out answers",
     "beliefs", "first variation", "trusted in part", "own distortion", "KMeans", "MPCKMeans",
     "COPKMeans, many pairs", "SeededKMeans, two classes", "ConstrainedKMeans", "LSA", "LSA dense",
+    "words and vectors",
 }  # fmt: skip
 
 

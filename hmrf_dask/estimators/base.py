@@ -49,12 +49,14 @@ from hmrf_dask.estimators.prediction import (
     transform_rows,
     whole,
 )
+from hmrf_dask.estimators.reporting import Reporting
 from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
-from hmrf_dask.fit.metric import metric_of, under_metric, vectors_before
+from hmrf_dask.fit.metric import under_metric
 from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.suggestion import Asked, SoFar, Span, suggest, warn_of_doubt
+from hmrf_dask.kernels.metric import metric_of, vectors_before, vectors_under
 from hmrf_dask.parameters import PARAMETERS
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.types import FloatArray
@@ -74,6 +76,7 @@ SUMMARY = (  # what a saved model keeps of the fit, besides arrays
 
 
 class HMRFEstimator(
+    Reporting,
     GivenRows,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]  # sklearn has no types
     TransformerMixin,  # type: ignore[misc]
@@ -166,6 +169,8 @@ class HMRFEstimator(
         self._take(fitted)
         self.choice_of_k_ = choice
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
+        if run_dir is not None and self._reports:
+            self._write_report(corpus, constraints, os.fspath(run_dir))
         return self
 
     def _suggest(
@@ -216,10 +221,14 @@ class HMRFEstimator(
         own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
         self.n_clusters_ = len(centers)
         self.cluster_centers_ = centers if own else centers.copy()
+        if self._factor is not None and len(state.factor):
+            self._factor = vectors_under(self._factor, state.factor)
         self._take_metric(model.weights)
         self.objective_ = state.energy.value
         self.objective_terms_ = state.energy.terms()
         self.objective_history_ = np.asarray(fitted.objective_history())
+        self.iterations_ = fitted.iterations
+        self._sizes = state.counts.tolist()
         self.violations_ = fitted.violations()
         self.suspect_answers_ = fitted.suspect_answers()
         self.n_iter_ = fitted.n_iter

@@ -45,6 +45,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.storage.whole_files import decode_parquet
+from hmrf_dask.tasks.criteria import nonzero_rows
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.given import as_texts
 from hmrf_dask.text.tfidf import Vocabulary
@@ -573,6 +574,6 @@ def _ready_rows(rows: Any, n_features: int) -> RowBlock:
 
 def _has_words(block: RowBlock) -> BoolArray:
     """Return whether each row has anything in it."""
-    if block.is_dense:
-        return np.asarray(block.to_dense().any(axis=1))
-    return np.asarray(np.diff(block.to_scipy().indptr) > 0)
+    filled = np.zeros(block.n_rows, np.bool_)
+    filled[nonzero_rows(block)] = True
+    return filled

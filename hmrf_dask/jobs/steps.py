@@ -322,7 +322,8 @@ class JobRun:
         if embedder is None:
             return Dense("", "", 0, recipe.share)
         model = str(getattr(embedder, "folder", recipe.vectors.model))
-        return Dense(embedder.identity, model, embedder.width, recipe.share)
+        column = recipe.vectors.column
+        return Dense(embedder.identity, model, embedder.width, recipe.share, column)
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, model_folder, record_assignments
 from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.jobs.report import report_after_fit
-from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
-from hmrf_dask.parameters import AUTO
+from hmrf_dask.parameters import AUTO, LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, remove_files
 from hmrf_dask.report.content import HTML
 from hmrf_dask.rows.canonical import sound_csr

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmrf_dask.errors import UnreadableFileError
-from hmrf_dask.limits import LARGEST_INT32
+from hmrf_dask.parameters import LARGEST_INT32
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids, is_csr, is_sorted

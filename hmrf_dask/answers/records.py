@@ -12,7 +12,7 @@ from typing import Any, Final
 from hmrf_dask.constraints.answer_rows import problem_of_id
 from hmrf_dask.documents.records import is_text
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import LARGEST_INT32
+from hmrf_dask.parameters import LARGEST_INT32
 
 PAIR, CHOICE = "pair", "choice"
 UNDO, COMMENT, NAME = "undo", "comment", "name"

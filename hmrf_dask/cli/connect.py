@@ -44,7 +44,7 @@ from hmrf_dask.flow.clients import (
 from hmrf_dask.flow.cluster import machine_memory
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import CLASSES, Cluster, arguments_of
-from hmrf_dask.limits import SCHEDULER_FILE_BYTES
+from hmrf_dask.parameters import SCHEDULER_FILE_BYTES
 from hmrf_dask.storage.addresses import plain_url
 from hmrf_dask.storage.whole_files import read_bounded
 

@@ -20,8 +20,16 @@ from hmrf_dask.cli.group import (
     with_options,
 )
 from hmrf_dask.cli.progress import shown_progress
-from hmrf_dask.limits import Range, problem_of_cost
-from hmrf_dask.parameters import FLAG, PARAMETERS, REQUIRED, SWITCH, Parameter, taken_by
+from hmrf_dask.parameters import (
+    FLAG,
+    PARAMETERS,
+    REQUIRED,
+    SWITCH,
+    Parameter,
+    Range,
+    problem_of_cost,
+    taken_by,
+)
 
 ON_OFF: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
 ON_OR_OFF = {value: name for name, value in ON_OFF.items()}

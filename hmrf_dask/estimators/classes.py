@@ -115,6 +115,8 @@ class HMRFKMeans(HMRFEstimator):
         J and its parts.
     objective_history_ : ndarray
         J after every step of fit and refinement: it never rises.
+    iterations_ : list of dict
+        Each iteration: `phase`, `iteration`, the rows that `moved`, J and its terms after it.
     violations_ : dict of str to int
         How many of the given pairs `labels_` break, by kind.
     suspect_answers_ : list of SuspectAnswer

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.checkpoints.records import CheckpointStore, MemoryRun
+from hmrf_dask.checkpoints.records import CheckpointStore, MemoryRun, iterations_in
 from hmrf_dask.constraints.cliques import doubt_of_clique
 from hmrf_dask.constraints.closure import SOFT, chain_of
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
@@ -240,6 +240,7 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
         run,
         stop,
         history=journal.history,
+        iterations=iterations_in(journal.recorded),
         n_iter=journal.n_iter,
         start_reason=journal.start_reason,
         pairs=work.pairs,
@@ -333,6 +334,7 @@ class Fitted:
     run: RunDirectory | MemoryRun
     stop: str
     history: list[tuple[str, str, float]]
+    iterations: list[dict[str, Any]]
     n_iter: int
     start_reason: str
     pairs: Pairs | None

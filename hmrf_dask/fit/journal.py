@@ -68,6 +68,7 @@ class Journal:
     n_iter: int = 0  # iterations of E-step and M-steps of the winner
     start_reason: str = ""  # why it is the winner; nothing where there was no pool
     committed: int = 0  # number of the last commit
+    recorded: list[dict[str, Any]] = field(default_factory=list)  # events, of iterations all
     tol: float = 0.0  # of the settings, for who guesses when a phase ends
     n_rows: int = 0
 
@@ -109,6 +110,7 @@ class Journal:
         self.committed = commit.number
         self.n_iter = record["n_iter"]
         self.start_reason = record["start_reason"]
+        self.recorded = self.run.events
         self.history = [
             (str(phase), str(step), float(value)) for phase, step, value in record["history"]
         ]
@@ -191,7 +193,9 @@ class Journal:
         log.info("%s %d: J %.9g, %s", phase, number, value, rows_moved(number, moved))
         event = {"event": "iteration", "commit": self.committed, "phase": phase}
         event |= {"iteration": number, "moved": moved, "stop": iteration.stop}
-        self.run.event(event | {"steps": steps} | state.energy.terms() | health)
+        event |= state.energy.terms()
+        self.recorded.append(event)
+        self.run.event(event | {"steps": steps} | health)
         if "reseed" in steps:
             log.info("empty clusters were reseeded with the farthest rows")
             self.run.event({"event": "reseed", "commit": self.committed, "J": steps["reseed"]})

@@ -14,11 +14,13 @@ from hmrf_dask.answers.journal import journal_address, open_journal
 from hmrf_dask.answers.records import EDITS, FREEZE, MERGE, NAME, SPLIT, UNDO, Entry
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.estimators.files import RECORD
 from hmrf_dask.jobs.parent import JOB
 from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.reshape import Edit, Edits, frozen_by, in_words
 from hmrf_dask.parameters import PARAMETERS
 from hmrf_dask.releases.lock import holder_of
+from hmrf_dask.storage.sealed import unseal
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.released import ReleasedModel
@@ -265,7 +267,7 @@ class Editing:
 
     def _refuse(self, entry: Entry) -> None:
         """Raise InvalidInputError where an edit cannot be, in words that say what to do."""
-        method = self.model.method
+        method = str(unseal(self.model._file(RECORD), RECORD)["estimator"])
         if method not in PARAMETERS["init"].methods:
             raise InvalidInputError(
                 f"{in_words(entry)} must go with a method that begins with centroids, got {method},"

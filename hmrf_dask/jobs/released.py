@@ -25,10 +25,9 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
-from hmrf_dask.estimators.files import RECORD
+from hmrf_dask.estimators.comparison import compare
 from hmrf_dask.estimators.prediction import OUTLIER, marked_labels_of, table_of
 from hmrf_dask.jobs import assignments
-from hmrf_dask.jobs.assignments import compare
 from hmrf_dask.jobs.edit import Editable
 from hmrf_dask.jobs.names import OUTLIERS, called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
@@ -45,7 +44,6 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
-from hmrf_dask.storage.sealed import unseal
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.text.files import Place, load_vocabulary
@@ -403,11 +401,6 @@ class ReleasedModel(Editable):
         """The fitted estimator."""
         with explained_to_readers():
             return load(verified_model(self._storage, self._release))
-
-    @property
-    def method(self) -> str:
-        """The name of the estimator, whose arrays need not be read for it."""
-        return str(unseal(self._file(RECORD), RECORD)["estimator"])
 
     @cached_property
     def _predictor(self) -> Any:

@@ -88,6 +88,9 @@ class HMRFKMeans(HMRFEstimator):
         which have no direction, always are under the cosine. `labels_` and J stay as they are.
     random_state : int, RandomState or None, default=None
         The seed. None draws one; with a `run_dir` that has a run, it is the run's.
+    verbose : {0, 1, False, True}, default=0
+        Whether to show how far a fit is: lines on stderr, in a notebook a bar. It is no part of
+        what is fitted, resumed or saved.
 
     Attributes
     ----------
@@ -176,6 +179,7 @@ class HMRFKMeans(HMRFEstimator):
         tol: float = 2e-5,
         outliers: float | str | None = None,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -227,6 +231,7 @@ class PCKMeans(HMRFEstimator):
         tol: float = 2e-5,
         outliers: float | str | None = None,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -270,6 +275,7 @@ class MPCKMeans(HMRFEstimator):
         tol: float = 2e-5,
         outliers: float | str | None = None,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -304,6 +310,7 @@ class KMeans(HMRFEstimator):
         tol: float = 2e-5,
         outliers: float | str | None = None,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -368,6 +375,7 @@ class COPKMeans(HMRFEstimator):
         tol: float = 2e-5,
         outliers: float | str | None = None,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -412,6 +420,7 @@ class SeededKMeans(HMRFEstimator):
         tol: float = 2e-5,
         outliers: float | str | None = None,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 

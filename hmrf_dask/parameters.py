@@ -357,6 +357,11 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             objects="or None", names=(AUTO,),
         ),
         Parameter(
+            "trim_outliers", FLAG, False, METHODS,
+            "Whether outliers are kept out of centroids: the fit ends with phases in which a row "
+            "counts at most a limit in J.",
+        ),
+        Parameter(
             "random_state", Range(0, 2**64 - 1), None, METHODS, "The seed.",
             objects="a RandomState or None", in_files=0,
         ),
@@ -386,7 +391,7 @@ def in_files_of(method: str) -> list[Parameter]:
     Examples
     --------
     >>> [parameter.name for parameter in in_files_of("KMeans")][-2:]
-    ['outliers', 'random_state']
+    ['trim_outliers', 'random_state']
     """
     return [parameter for parameter in taken_by(method) if not parameter.python_alone]
 

@@ -38,6 +38,8 @@ PHASES: Final = {
     "warm-up": "warming up",
     "fit": "moving documents to their nearest clusters",
     "refine": "fine-tuning, document by document",
+    "metric": "learning the metric",
+    "trim": "keeping outliers out of centroids",
 }
 TICK: Final = 0.5  # seconds between two looks at the clock
 SETTLED: Final = 1  # documents that move when a fit is all but over
@@ -144,7 +146,7 @@ class Account:
 
     def _state(self) -> str:
         if self._phase:
-            state = PHASES.get(self._phase, self._phase)
+            state = PHASES.get(self._phase.rstrip("-0123456789"), self._phase)
             if self._counts:
                 return f"{state}: {self._counts[-1].done} of {self._counts[-1].total}"
             if self._seen and self._iteration:

@@ -53,9 +53,10 @@ from hmrf_dask.estimators.prediction import (
 from hmrf_dask.estimators.reporting import Reporting
 from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus
-from hmrf_dask.fit.metric import metric_of, under_metric, vectors_before
+from hmrf_dask.fit.metric import under_metric
 from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.suggestion import Asked, SoFar, Span, suggest, warn_of_doubt
+from hmrf_dask.kernels.metric import metric_of, vectors_before, vectors_under
 from hmrf_dask.parameters import PARAMETERS
 from hmrf_dask.progress import Tell, nothing, verbosely
 from hmrf_dask.report.content import HTML
@@ -246,6 +247,8 @@ class HMRFEstimator(
         own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
         self.n_clusters_ = len(centers)
         self.cluster_centers_ = centers if own else centers.copy()
+        if self._factor is not None and len(state.factor):
+            self._factor = vectors_under(self._factor, state.factor)
         self._take_metric(model.weights)
         self.objective_ = state.energy.value
         self.objective_terms_ = state.energy.terms()

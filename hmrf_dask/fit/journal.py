@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from hmrf_dask.kernels.compiled import frozen
 from hmrf_dask.progress import Tell
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.answers import Agreement
-from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
+from hmrf_dask.tasks.model import NO_FACTOR, Energy, Limits, Model, State, WeightPrior
 from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked
 
 log = logging.getLogger("hmrf_dask")
@@ -194,6 +194,8 @@ class Journal:
         event |= {"iteration": number, "moved": moved, "stop": iteration.stop}
         event |= state.energy.terms()
         self.recorded.append(event)
+        if state.model.limits is not None:
+            health = health | {"kept_out": self.n_rows - int(state.counts.sum())}
         self.run.event(event | {"steps": steps} | health)
         if "reseed" in steps:
             log.debug("empty clusters were reseeded with the farthest rows")
@@ -224,18 +226,23 @@ def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
     model = state.model
     rows = np.flatnonzero(keeps_centroid(state))
     centroids = model.centroids[rows] if len(rows) < model.n_clusters else model.centroids
+    limits = {} if model.limits is None else asdict(model.limits)
     return {
         "weights": model.weights,
         "kept": rows,
         "centroids": frozen(centroids, np.float64),
         "reference": state.prior.reference,
+        **limits,
+        **({"factor": state.factor} if len(state.factor) else {}),
     }
 
 
 def resume(engine: Engine, commit: Commit) -> Position:
     """Return where a fit stood after a commit."""
-    record = commit.record
-    return Position(record["phase"], record["iteration"], record["stop"], restore(engine, commit))
+    record, state = commit.record, restore(engine, commit)
+    if record["phase"] == "metric":  # the fit goes on under it
+        return Position("fit", record["n_iter"], None, state)
+    return Position(record["phase"], record["iteration"], record["stop"], state)
 
 
 def restore(engine: Engine, commit: Commit) -> State:
@@ -251,6 +258,7 @@ def restore(engine: Engine, commit: Commit) -> State:
         np.zeros((n_clusters, n_features)),
         record["smoothing"],
         record["exponent"],
+        Limits(arrays["reach"], arrays["middle"]) if "reach" in arrays else None,
     )
     state = State(
         model,
@@ -260,6 +268,7 @@ def restore(engine: Engine, commit: Commit) -> State:
         linked=files.linked,
         energy=Energy.decoded(record["energy"]),
         prior=WeightPrior(record["strength"], arrays["reference"], record["offset"]),
+        factor=arrays.get("factor", NO_FACTOR),
     )
     sums, counts = engine.total_sums(model, state)
     state = replace(state, sums=sums, counts=counts)

@@ -189,7 +189,7 @@ def result_of(model: Any, ids: NDArray[np.str_] | None = None) -> Result:
     parts = (
         labels,
         model.cluster_centers_,
-        model.feature_weights_,
+        model.metric_ if model.feature_weights_ is None else model.feature_weights_,
         np.float64(model.objective_),
         np.asarray(model.objective_history_, np.float64),
         np.int64(model.n_iter_),

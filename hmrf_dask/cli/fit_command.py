@@ -20,6 +20,7 @@ from hmrf_dask.cli.group import (
     with_options,
 )
 from hmrf_dask.cli.progress import shown_progress
+from hmrf_dask.cli.watching import reported_by_dask, watch_options, watched, watching
 from hmrf_dask.limits import Range, problem_of_cost
 from hmrf_dask.parameters import FLAG, PARAMETERS, REQUIRED, SWITCH, Parameter, taken_by
 
@@ -84,6 +85,7 @@ def _kind_of(parameter: Parameter) -> click.ParamType[Any] | None:
 @click.option("--fresh/--resume", default=False, show_default=True, help="Start again, or resume.")
 @how_to_print
 @where_to_run
+@watch_options
 def fit(
     rows: str,
     pairs: str | None,
@@ -104,10 +106,16 @@ def fit(
     from hmrf_dask.storage.addresses import refuse_memory
 
     refuse_memory(run_dir, "--run-dir")
+    watch = watching(parameters)
     where = {name: parameters.pop(name) for name in [*parameters] if name not in PARAMETERS}
     for name in parameters:
         if PARAMETERS[name].values[: len(SWITCH)] == SWITCH:
             parameters[name] = ON_OFF.get(parameters[name], parameters[name])
-    with shown_progress(quiet=quiet) as tell, connected_to(where):
-        result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell, **parameters)
+    with (
+        shown_progress(quiet=quiet) as tell,
+        watched(tell, watch) as tell_all,
+        connected_to(where),
+        reported_by_dask(watch.get("performance_report")),
+    ):
+        result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell_all, **parameters)
     print_result(result, as_json=as_json, quiet=quiet)

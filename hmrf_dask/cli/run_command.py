@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +21,7 @@ from hmrf_dask.cli.group import (
     where_to_run,
 )
 from hmrf_dask.cli.progress import shown_progress
+from hmrf_dask.cli.watching import reported_by_dask, watch_options, watched, watching
 from hmrf_dask.limits import RANGES
 
 if TYPE_CHECKING:
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
 )
 @how_to_print
 @where_to_run
+@watch_options
 def run(
     job_file: str,
     output: str | None,
@@ -81,9 +86,11 @@ def run(
     a time writes an output; another one ends with exit code 75 and says who that is.
     """
     from hmrf_dask.jobs.inputs import gather, load_job
+    from hmrf_dask.jobs.progress import nothing
     from hmrf_dask.jobs.run_job import report_if_done, run_job
     from hmrf_dask.storage.addresses import absolute_url, refuse_memory
 
+    watch = watching(where)
     way = scheduler_option(where)
     changes: dict[str, Any] = {} if output is None else {"output": absolute_url(output)}
     if predict:
@@ -98,6 +105,7 @@ def run(
         allow_shrink=allow_shrink,
         choose_k=choose_k,
     )
+    inputs = replace(inputs, command=shlex.join(["hmrf-dask", *sys.argv[1:]]))
     report = report_if_done(inputs)
     if report is None and detach:
         detached = _detach(inputs, way)
@@ -108,8 +116,16 @@ def run(
             click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
         return
     if report is None:
-        with shown_progress(quiet=quiet) as tell, connected_to(way, inputs.job.cluster):
-            report = run_job(inputs, tell=tell)
+        with (
+            shown_progress(quiet=quiet) as tell,
+            watched(tell, watch) as tell_all,
+            connected_to(way, inputs.job.cluster),
+            reported_by_dask(watch.get("performance_report")),
+        ):
+            report = run_job(inputs, tell=tell_all)
+    elif watch:
+        with watched(nothing, watch):  # a night with nothing new has gone well, too
+            pass
     print_result(report, as_json=as_json, quiet=quiet)
 
 

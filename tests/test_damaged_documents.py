@@ -16,7 +16,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from hmrf_dask.documents import jsonl, streams
+from hmrf_dask.documents import delimited, streams
 from hmrf_dask.documents.batches import Batch, Reject, read_batches
 from hmrf_dask.documents.sources import list_sources
 from hmrf_dask.errors import (
@@ -143,7 +143,7 @@ def test_an_object_that_is_replaced_while_it_is_read(
     s3_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 2**16)
-    monkeypatch.setattr(jsonl, "CHUNK_BYTES", 2**16)
+    monkeypatch.setattr(delimited, "CHUNK_BYTES", 2**16)
     files = fsspec.filesystem("s3", **s3_options)
     url = f"s3://runs/{uuid.uuid4().hex}.jsonl"
     files.pipe_file(url, as_jsonl(MANY))

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmrf_dask.documents import builtin, jsonl
+from hmrf_dask.documents import builtin, delimited
 from hmrf_dask.documents.batches import SeenIds, read_batches
 from hmrf_dask.documents.sources import list_sources
 from hmrf_dask.errors import (
@@ -122,7 +122,7 @@ def test_lines_are_the_same_however_bytes_arrive(
     folder = Folder(tmp_path_factory.mktemp("chunks"))
     data = as_jsonl([{"id": n, "text": text} for n, text in enumerate(texts)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl, "CHUNK_BYTES", chunk)
+        patch.setattr(delimited, "CHUNK_BYTES", chunk)
         found = folder.read("a.jsonl", data, {"empty_text": "keep"})
     assert [text for batch in found for text in batch.texts] == texts
     assert [line for batch in found for line in batch.lines] == list(range(1, len(texts) + 1))

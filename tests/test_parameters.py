@@ -16,8 +16,7 @@ from hmrf_dask.constraints.closure import OnConflict
 from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import ESTIMATORS
-from hmrf_dask.limits import Range
-from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, check_parameter, taken_by
+from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Range, check_parameter, taken_by
 from hmrf_dask.tasks.model import Inference, Penalty, Settings, WeightUpdate
 
 ENTRY = re.compile(r"^(\w+) : (.+)\n((?:    .+\n|\n)*)", re.MULTILINE)

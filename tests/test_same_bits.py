@@ -46,7 +46,8 @@ ALL: dict[str, Case] = {
 SHORT = {
     "cosine", "cosine in tables", "euclidean", "pearson dense", "kl, in rounds",
     "cosine potts open, in rounds", "one start", "starts in heats", "starts by held-out answers",
-    "beliefs", "first variation", "trusted in part", "own distortion", "KMeans", "MPCKMeans",
+    "beliefs", "first variation", "trusted in part", "own distortion", "outliers kept out",
+    "KMeans", "MPCKMeans",
     "COPKMeans, many pairs", "SeededKMeans, two classes", "ConstrainedKMeans", "LSA", "LSA dense",
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from hmrf_dask.corpus.partitioned import as_corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.jobs.questions import batch_of
-from hmrf_dask.limits import RANGES
+from hmrf_dask.parameters import RANGES
 from hmrf_dask.questions.batches import N_QUESTIONS, Clusters, choose, known_from
 from hmrf_dask.questions.known import Known
 from hmrf_dask.questions.pool import Pool

@@ -27,7 +27,7 @@ from hmrf_dask.constraints.answer_rows import CANNOT, MUST, kind_of
 from hmrf_dask.documents.delimited import read_table
 from hmrf_dask.documents.records import BadRecord, excerpt
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import ANSWER_LINES
+from hmrf_dask.parameters import ANSWER_LINES
 
 ENDINGS: Final = (".csv", ".jsonl", ".json")
 COLUMNS: Final = (

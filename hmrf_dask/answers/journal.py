@@ -27,7 +27,7 @@ from hmrf_dask.errors import (
     in_words,
     may_pass,
 )
-from hmrf_dask.limits import ANSWER_BYTES
+from hmrf_dask.parameters import ANSWER_BYTES
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.log import ExclusiveLog
 from hmrf_dask.storage.sealed import RunUnavailableError

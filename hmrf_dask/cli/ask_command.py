@@ -21,7 +21,7 @@ from hmrf_dask.cli.group import (
     where_to_run,
 )
 from hmrf_dask.errors import counted
-from hmrf_dask.limits import RANGES
+from hmrf_dask.parameters import RANGES
 
 if TYPE_CHECKING:
     from hmrf_dask.answers.records import Entry, Question

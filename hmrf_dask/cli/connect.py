@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from distributed import (
     Security,
     fire_and_forget,
     get_client,
+    performance_report,
     worker_client,
 )
 from distributed.comm.addressing import get_address_host, get_address_host_port, parse_address
@@ -47,6 +49,7 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.flow.clients import (
     SilentClusterError,
+    active_client,
     ask,
     closed_in_time,
     patience,
@@ -57,7 +60,7 @@ from hmrf_dask.flow.cluster import machine_memory, workers_by_name
 from hmrf_dask.flow.versions import check_versions
 from hmrf_dask.jobs.clusters import CLASSES, Bounds, Cluster, arguments_of
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.limits import SCHEDULER_FILE_BYTES
+from hmrf_dask.parameters import SCHEDULER_FILE_BYTES
 from hmrf_dask.storage.addresses import plain_url
 from hmrf_dask.storage.whole_files import read_bounded
 
@@ -387,6 +390,27 @@ def _address_in(scheduler_file: str) -> str:
         f"a scheduler file must be what `dask scheduler --scheduler-file` wrote, "
         f"got {scheduler_file!r}; check the path, or give --scheduler ADDRESS"
     )
+
+
+@contextmanager
+def reported_by_dask(path: str | None) -> Iterator[None]:
+    """Write Dask's performance report of what is inside, which runs on the active client."""
+    if path is None:
+        yield
+        return
+    if active_client() is None:
+        raise ConfigurationError(
+            "--performance-report must go with a cluster, got threads of this process; give "
+            "--processes or --scheduler, or leave it out"
+        )
+    if find_spec("bokeh") is None:
+        raise ConfigurationError(
+            "--performance-report must have bokeh, got none; install bokeh here, and where the "
+            "scheduler runs"
+        )
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with performance_report(filename=path):
+        yield
 
 
 def submit(inputs: Inputs) -> str:

@@ -20,9 +20,17 @@ from hmrf_dask.cli.group import (
     with_options,
 )
 from hmrf_dask.cli.progress import shown_progress
-from hmrf_dask.cli.watching import reported_by_dask, watch_options, watched, watching
-from hmrf_dask.limits import Range, problem_of_cost
-from hmrf_dask.parameters import FLAG, PARAMETERS, REQUIRED, SWITCH, Parameter, taken_by
+from hmrf_dask.cli.watching import watch_options, watched, watching
+from hmrf_dask.parameters import (
+    FLAG,
+    PARAMETERS,
+    REQUIRED,
+    SWITCH,
+    Parameter,
+    Range,
+    problem_of_cost,
+    taken_by,
+)
 
 ON_OFF: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
 ON_OR_OFF = {value: name for name, value in ON_OFF.items()}
@@ -102,6 +110,7 @@ def fit(
     yes) or cannot (different, 0, false, no). The same command again resumes where a killed run
     stopped.
     """
+    from hmrf_dask.cli.connect import reported_by_dask
     from hmrf_dask.jobs import fit_files
     from hmrf_dask.storage.addresses import refuse_memory
 

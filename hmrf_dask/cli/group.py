@@ -30,7 +30,7 @@ from hmrf_dask.errors import (
     is_of_a_store,
     may_pass,
 )
-from hmrf_dask.limits import RANGES, Range
+from hmrf_dask.parameters import RANGES, Range
 from hmrf_dask.redaction import logs_without_secrets, shortened, without_secrets
 from hmrf_dask.storage.addresses import plain_url
 

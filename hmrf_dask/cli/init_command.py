@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from hmrf_dask.cli.group import HmrfCommand, Place, Whole, examples, how_to_print, print_result
-from hmrf_dask.limits import Range
-from hmrf_dask.parameters import PARAMETERS
+from hmrf_dask.parameters import PARAMETERS, Range
 
 N_CLUSTERS = PARAMETERS["n_clusters"].values
 assert isinstance(N_CLUSTERS, Range)

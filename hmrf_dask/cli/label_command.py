@@ -6,7 +6,7 @@ import click
 
 from hmrf_dask.cli.answers_command import journal_option
 from hmrf_dask.cli.group import EndedBySignal, HmrfCommand, Place, Whole, examples, one_line
-from hmrf_dask.limits import RANGES
+from hmrf_dask.parameters import RANGES
 
 
 @click.command(

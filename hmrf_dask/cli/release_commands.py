@@ -16,7 +16,7 @@ from hmrf_dask.cli.group import (
     how_to_print,
     print_result,
 )
-from hmrf_dask.limits import LARGEST_INT32, RANGES, Range
+from hmrf_dask.parameters import LARGEST_INT32, RANGES, Range
 
 CLUSTERS = Range(0, LARGEST_INT32)  # their ids
 

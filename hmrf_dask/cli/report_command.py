@@ -19,7 +19,7 @@ from hmrf_dask.cli.group import (
     where_to_run,
 )
 from hmrf_dask.cli.progress import shown_progress
-from hmrf_dask.limits import RANGES
+from hmrf_dask.parameters import RANGES
 
 
 @click.command(

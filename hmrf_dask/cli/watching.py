@@ -1,4 +1,4 @@
-"""What machines watch of a command: metrics for Prometheus, events as JSON lines, Dask's report."""
+"""What machines watch of a command: metrics for Prometheus, and events as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -250,28 +249,3 @@ def _served(metrics: Metrics, address: str) -> Iterator[None]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-@contextmanager
-def reported_by_dask(path: str | None) -> Iterator[None]:
-    """Write Dask's performance report of what is inside, which runs on the active client."""
-    if path is None:
-        yield
-        return
-    from hmrf_dask.flow.clients import active_client
-
-    if active_client() is None:
-        raise ConfigurationError(
-            "--performance-report must go with a cluster, got threads of this process; give "
-            "--processes or --scheduler, or leave it out"
-        )
-    if find_spec("bokeh") is None:
-        raise ConfigurationError(
-            "--performance-report must have bokeh, got none; install bokeh here, and where the "
-            "scheduler runs"
-        )
-    from distributed import performance_report
-
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with performance_report(filename=path):
-        yield

@@ -26,11 +26,10 @@ from hmrf_dask.constraints.answer_rows import (
 )
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
 from hmrf_dask.constraints.trust import trust_of_classes, trust_of_votes
-from hmrf_dask.documents.delimited import ending_of, read_table
-from hmrf_dask.documents.jsonl import encode_lines
+from hmrf_dask.documents.delimited import encode_lines, ending_of, read_table
 from hmrf_dask.documents.records import BadRecord
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
-from hmrf_dask.limits import ANSWER_BYTES, ANSWER_LINES
+from hmrf_dask.parameters import ANSWER_BYTES, ANSWER_LINES
 from hmrf_dask.storage.remote import explained, open_files
 from hmrf_dask.storage.stores import open_file
 from hmrf_dask.storage.whole_files import read_bounded

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from hmrf_dask.documents.delimited import TableRow
 from hmrf_dask.documents.records import MOST_CHARACTERS, BadRecord, is_text
 from hmrf_dask.errors import InvalidInputError, meant
-from hmrf_dask.limits import ANSWER_COLUMNS, BAD_ANSWERS, problem_of_cost
+from hmrf_dask.parameters import ANSWER_COLUMNS, BAD_ANSWERS, problem_of_cost
 
 PAIR = ("a", "b", "kind", "weight")
 LABELS = ("id", "label")

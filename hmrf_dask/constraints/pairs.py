@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import COST_MUST_BE, LEAST_COST, RANGES, TRUST_MUST_BE
+from hmrf_dask.parameters import COST_MUST_BE, LEAST_COST, RANGES, TRUST_MUST_BE
 from hmrf_dask.redaction import shortened
 from hmrf_dask.types import AnyArray, BoolArray, FloatArray, IntArray, LabelArray
 

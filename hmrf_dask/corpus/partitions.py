@@ -13,7 +13,7 @@ import scipy.sparse
 from scipy.sparse import issparse
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import check_count
+from hmrf_dask.parameters import check_count
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import as_ids, hash_ids

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmrf_dask.documents.delimited import read_csv
-from hmrf_dask.documents.jsonl import encode_lines, read_jsonl
+from hmrf_dask.documents.delimited import encode_lines, read_csv, read_jsonl
 from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.parquet import read_parquet
 from hmrf_dask.documents.records import (

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from hmrf_dask.documents.delimited import CsvTable, delimiter_of
-from hmrf_dask.documents.jsonl import any_object, read_objects
+from hmrf_dask.documents.delimited import CsvTable, any_object, delimiter_of, read_objects
 from hmrf_dask.documents.manifest import Dialect
 from hmrf_dask.documents.records import BadRecord, DamagedFile, Row, is_text
 from hmrf_dask.documents.streams import WatchedFile, decompressed

@@ -29,7 +29,7 @@ from hmrf_dask.documents.yaml_files import (
     validated,
 )
 from hmrf_dask.errors import ConfigurationError
-from hmrf_dask.limits import LIST_ITEMS, PATH_CHARACTERS, within
+from hmrf_dask.parameters import LIST_ITEMS, PATH_CHARACTERS, within
 from hmrf_dask.redaction import shortened, without_secrets
 from hmrf_dask.storage.addresses import (
     is_local,

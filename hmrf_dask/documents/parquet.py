@@ -20,7 +20,7 @@ from hmrf_dask.documents.records import (
 )
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile
-from hmrf_dask.limits import CELLS_BYTES
+from hmrf_dask.parameters import CELLS_BYTES
 
 _UNDECODABLE = object()
 _PAGE_HEADER = 32  # bytes of it that are read

@@ -17,7 +17,7 @@ from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
 from hmrf_dask.errors import meant
-from hmrf_dask.limits import BYTES_WITHOUT_RECORD, LINES_WITHOUT_RECORD
+from hmrf_dask.parameters import BYTES_WITHOUT_RECORD, LINES_WITHOUT_RECORD
 
 MOST_CHARACTERS = 4096  # of an id: a block keeps all of its ids as long as the longest
 RAISE_LIMIT = "raise documents.max_bytes or cut it"

@@ -26,7 +26,7 @@ from hmrf_dask.documents.manifest import (
 )
 from hmrf_dask.documents.streams import BLOCK_BYTES, WatchedFile, etag_of, filesystem, open_file
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.limits import MOST_FILES
+from hmrf_dask.parameters import MOST_FILES
 from hmrf_dask.redaction import GLOB_STORES
 from hmrf_dask.storage.addresses import is_local, local_path, store_problem
 from hmrf_dask.storage.remote import explained

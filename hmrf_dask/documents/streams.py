@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from hmrf_dask.errors import SourceError
-from hmrf_dask.limits import MOST_RATIO, RATIO_FREE_BYTES, WHOLE_FILE_BYTES
+from hmrf_dask.parameters import MOST_RATIO, RATIO_FREE_BYTES, WHOLE_FILE_BYTES
 from hmrf_dask.storage.addresses import is_local, local_path
 from hmrf_dask.storage.remote import alive, explained, open_files
 from hmrf_dask.storage.whole_files import open_regular, read_bounded

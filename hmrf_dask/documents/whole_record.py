@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hmrf_dask.documents.delimited import CsvTable
-from hmrf_dask.documents.jsonl import any_object, read_objects
+from hmrf_dask.documents.delimited import CsvTable, any_object, read_objects
 from hmrf_dask.documents.records import BadRecord, Row
 from hmrf_dask.documents.sources import SegmentLines, Source
 from hmrf_dask.documents.streams import WatchedFile, open_file

@@ -18,7 +18,13 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError, meant
-from hmrf_dask.limits import PATH_CHARACTERS, YAML_BYTES, YAML_CHARACTERS, YAML_DEPTH, YAML_VALUES
+from hmrf_dask.parameters import (
+    PATH_CHARACTERS,
+    YAML_BYTES,
+    YAML_CHARACTERS,
+    YAML_DEPTH,
+    YAML_VALUES,
+)
 from hmrf_dask.redaction import shortened, without_secrets
 from hmrf_dask.storage.addresses import is_local, local_path, store_problem
 
@@ -36,7 +42,7 @@ _PLAIN: Final = (
 
 
 def _read_plain(data: bytes, name: str) -> Any:
-    """Return what a YAML file of plain values holds, within the bounds of `hmrf_dask.limits`."""
+    """Return what a YAML file of plain values holds, in the bounds of `hmrf_dask.parameters`."""
     if len(data) > YAML_BYTES:
         raise ConfigurationError(f"{name} must have at most {YAML_BYTES:,} bytes, got more")
     try:

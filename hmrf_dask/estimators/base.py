@@ -49,6 +49,7 @@ from hmrf_dask.estimators.prediction import (
     transform_rows,
     whole,
 )
+from hmrf_dask.estimators.reporting import Reporting
 from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus, unwatched
 from hmrf_dask.fit.journal import Progress
@@ -74,6 +75,7 @@ SUMMARY = (  # what a saved model keeps of the fit, besides arrays
 
 
 class HMRFEstimator(
+    Reporting,
     GivenRows,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]  # sklearn has no types
     TransformerMixin,  # type: ignore[misc]
@@ -166,6 +168,8 @@ class HMRFEstimator(
         self._take(fitted)
         self.choice_of_k_ = choice
         self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
+        if run_dir is not None and self._reports:
+            self._write_report(corpus, constraints, os.fspath(run_dir))
         return self
 
     def _suggest(
@@ -220,6 +224,8 @@ class HMRFEstimator(
         self.objective_ = state.energy.value
         self.objective_terms_ = state.energy.terms()
         self.objective_history_ = np.asarray(fitted.objective_history())
+        self.iterations_ = fitted.iterations
+        self._sizes = state.counts.tolist()
         self.violations_ = fitted.violations()
         self.suspect_answers_ = fitted.suspect_answers()
         self.n_iter_ = fitted.n_iter

@@ -86,6 +86,11 @@ class HMRFKMeans(HMRFEstimator):
         files; "auto": those farther from every centroid than most of their cluster; a share of all
         rows; None: none. Rows with pairs, and those whose label is fixed, never are; rows of zeros,
         which have no direction, always are under the cosine. `labels_` and J stay as they are.
+    trim_outliers : bool, default=False
+        Whether outliers are kept out of centroids: the fit ends with phases in which a row counts
+        at most a limit in J. The limit is that of its cluster, found as `outliers` says, and held
+        for a phase; there are four at most. A row is out, and an outlier, where it is farther.
+        Weights that are learned stay those of the phases before.
     random_state : int, RandomState or None, default=None
         The seed. None draws one; with a `run_dir` that has a run, it is the run's.
 
@@ -114,7 +119,10 @@ class HMRFKMeans(HMRFEstimator):
     objective_terms_ : dict of str to float
         J and its parts.
     objective_history_ : ndarray
-        J after every step of fit and refinement: it never rises.
+        J after every step of fit and refinement: it never rises, unless `trim_outliers` sets new
+        limits, whose J is another one.
+    iterations_ : list of dict
+        Each iteration: `phase`, `iteration`, the rows that `moved`, J and its terms after it.
     violations_ : dict of str to int
         How many of the given pairs `labels_` break, by kind.
     suspect_answers_ : list of SuspectAnswer
@@ -173,6 +181,7 @@ class HMRFKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -224,6 +233,7 @@ class PCKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -267,6 +277,7 @@ class MPCKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -301,6 +312,7 @@ class KMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -365,6 +377,7 @@ class COPKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())
@@ -409,6 +422,7 @@ class SeededKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
     ) -> None:
         self._keep(locals())

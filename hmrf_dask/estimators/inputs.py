@@ -72,6 +72,11 @@ def make_settings(
                 "of its rows"
             )
         values["n_clusters"] = 0
+    if values["trim_outliers"] and values["outliers"] is None:
+        raise ConfigurationError(
+            "trim_outliers must be False where outliers is None, got True; say which rows are "
+            "outliers: 'auto', or a share of all rows"
+        )
     learning = values.get("learn_weights", False)
     values["metric"] = _metric(learning, distortion)
     values["learn_weights"] = _learning(learning, distortion)

@@ -13,7 +13,7 @@ from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.inputs import GivenRows, draw_seed, is_lazy
 from hmrf_dask.estimators.prediction import whole
 from hmrf_dask.flow.dataflow import DaskFlow
-from hmrf_dask.limits import check_count
+from hmrf_dask.parameters import check_count
 from hmrf_dask.redaction import shortened
 from hmrf_dask.text.lsa import decompose, projected
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.checkpoints.directory import RunDirectory
-from hmrf_dask.checkpoints.records import CheckpointStore, MemoryRun
+from hmrf_dask.checkpoints.records import CheckpointStore, MemoryRun, iterations_in
 from hmrf_dask.constraints.cliques import doubt_of_clique
 from hmrf_dask.constraints.closure import SOFT, chain_of
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
@@ -50,8 +50,8 @@ from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.threads import buffers_kept, threads_allowed
 from hmrf_dask.tasks import start_sample
-from hmrf_dask.tasks.model import Settings, State
-from hmrf_dask.tasks.outliers import added, counts_by_cluster, limits_of, outliers
+from hmrf_dask.tasks.model import Limits, Settings, State
+from hmrf_dask.tasks.outliers import added, are_out, counts_by_cluster, limits_of, outliers
 from hmrf_dask.tasks.partitions import Facts, StoredLabels, labels_at
 from hmrf_dask.tasks.start_sample import start_sample_size
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
@@ -224,7 +224,8 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
         )
     else:
         begin = partial(resume, engine, commit)
-    fit = Fit(engine, journal, settings.max_iter, work.refining)
+    trimming = settings.trim_outliers
+    fit = Fit(engine, journal, settings.max_iter, work.refining, trimming=trimming)
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()), buffers_kept():
         state, stop = fit.run(begin)
@@ -240,6 +241,7 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
         run,
         stop,
         history=journal.history,
+        iterations=iterations_in(journal.recorded),
         n_iter=journal.n_iter,
         start_reason=journal.start_reason,
         pairs=work.pairs,
@@ -333,6 +335,7 @@ class Fitted:
     run: RunDirectory | MemoryRun
     stop: str
     history: list[tuple[str, str, float]]
+    iterations: list[dict[str, Any]]
     n_iter: int
     start_reason: str
     pairs: Pairs | None
@@ -377,10 +380,16 @@ class Fitted:
             labels[homes == home] = own
         return labels
 
-    def outliers(self) -> tuple[IntArray | None, list[Lazy] | None]:
-        """Return the limit of each cluster and the outliers of each partition, if asked for."""
+    def outliers(self) -> tuple[IntArray | Limits | None, list[Lazy] | None]:
+        """Return the limit of each cluster and the outliers of each partition, if asked for.
+
+        Where they are kept out of centroids the limits are those of the model.
+        """
         if self.problem.settings.outliers is None:
             return None, None
+        if (limits := self.state.model.limits) is not None:
+            files = (StoredLabels(self.run, [file]) for file in self.state.free)
+            return limits, [self.flow.lazy(are_out, stored) for stored in files]
         return find_outliers(self.flow, self.problem, self.state, self.run)
 
     def suspect_answers(self) -> list[SuspectAnswer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from hmrf_dask.flow.dataflow import Lazy, share_array
 from hmrf_dask.kernels.compiled import frozen
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.answers import Agreement
-from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
+from hmrf_dask.tasks.model import Energy, Limits, Model, State, WeightPrior
 from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked
 
 log = logging.getLogger("hmrf_dask")
@@ -68,6 +68,7 @@ class Journal:
     n_iter: int = 0  # iterations of E-step and M-steps of the winner
     start_reason: str = ""  # why it is the winner; nothing where there was no pool
     committed: int = 0  # number of the last commit
+    recorded: list[dict[str, Any]] = field(default_factory=list)  # events, of iterations all
     tol: float = 0.0  # of the settings, for who guesses when a phase ends
     n_rows: int = 0
 
@@ -109,6 +110,7 @@ class Journal:
         self.committed = commit.number
         self.n_iter = record["n_iter"]
         self.start_reason = record["start_reason"]
+        self.recorded = self.run.events
         self.history = [
             (str(phase), str(step), float(value)) for phase, step, value in record["history"]
         ]
@@ -191,7 +193,11 @@ class Journal:
         log.info("%s %d: J %.9g, %s", phase, number, value, rows_moved(number, moved))
         event = {"event": "iteration", "commit": self.committed, "phase": phase}
         event |= {"iteration": number, "moved": moved, "stop": iteration.stop}
-        self.run.event(event | {"steps": steps} | state.energy.terms() | health)
+        event |= state.energy.terms()
+        self.recorded.append(event)
+        if state.model.limits is not None:
+            health = health | {"kept_out": self.n_rows - int(state.counts.sum())}
+        self.run.event(event | {"steps": steps} | health)
         if "reseed" in steps:
             log.info("empty clusters were reseeded with the farthest rows")
             self.run.event({"event": "reseed", "commit": self.committed, "J": steps["reseed"]})
@@ -221,11 +227,13 @@ def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
     model = state.model
     rows = np.flatnonzero(keeps_centroid(state))
     centroids = model.centroids[rows] if len(rows) < model.n_clusters else model.centroids
+    limits = {} if model.limits is None else asdict(model.limits)
     return {
         "weights": model.weights,
         "kept": rows,
         "centroids": frozen(centroids, np.float64),
         "reference": state.prior.reference,
+        **limits,
     }
 
 
@@ -248,6 +256,7 @@ def restore(engine: Engine, commit: Commit) -> State:
         np.zeros((n_clusters, n_features)),
         record["smoothing"],
         record["exponent"],
+        Limits(arrays["reach"], arrays["middle"]) if "reach" in arrays else None,
     )
     state = State(
         model,

@@ -58,8 +58,11 @@ def maximisation_after(
     """Return the state after an E-step that `moved` so many rows, and that at optimal centroids.
 
     One pass over the sums gives Σ D of both. Where few rows moved centroids go so little that most
-    rows need no comparison with them, unless weights are learned.
+    rows need no comparison with them, unless weights are learned. While outliers are kept out J of
+    both is measured row by row.
     """
+    if state.model.limits is not None:
+        return state, maximisation(engine, state)
     near = not learning and FEW * moved < engine.problem.extent.n_rows
     model, made = state.model.remade(state.sums, state.counts, compared=True, near=near)
     if made.closed_before is not None:
@@ -71,7 +74,7 @@ def _optimal(engine: Engine, state: State, model: Model, made: Remade) -> State:
     """Return the state with the model of its optimal centroids."""
     engine.share_model(model)
     after = replace(state, model=model, optimal=True)
-    if made.closed is not None:
+    if made.closed is not None and model.linear:
         return _measured(engine, after, made.closed)
     energy = replace(state.energy, distortion=engine.distortion_sum(after))
     return replace(after, energy=energy)

@@ -33,7 +33,7 @@ from hmrf_dask.constraints.closure import (
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.constraints.trust import trust_of_classes, trust_of_votes
 from hmrf_dask.documents.batches import Reject
-from hmrf_dask.documents.jsonl import encode_lines
+from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError, counted, meant
 from hmrf_dask.fit.answers import SuspectAnswer
 from hmrf_dask.jobs.inputs import AnswerFile

@@ -19,7 +19,7 @@ from pydantic import (
 
 from hmrf_dask.documents.yaml_files import Place
 from hmrf_dask.errors import meant
-from hmrf_dask.limits import within
+from hmrf_dask.parameters import within
 from hmrf_dask.redaction import shortened
 from hmrf_dask.storage.addresses import refuse_credentials, url_problem
 

@@ -30,14 +30,13 @@ from hmrf_dask.jobs.fit_files import start_afresh
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, record_assignments
 from hmrf_dask.jobs.report import report_after_fit
 from hmrf_dask.jobs.report_fit import encode_classes
-from hmrf_dask.jobs.report_subject import Words
-from hmrf_dask.jobs.report_texts import LENGTH
 from hmrf_dask.jobs.words import sums_by_cluster, telling_words
 from hmrf_dask.measures.contingency import tabulate
 from hmrf_dask.questions.oracles import ChoosingOracle
 from hmrf_dask.questions.selection import explore_consolidate
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, remove_files
-from hmrf_dask.report.content import HTML, excerpt
+from hmrf_dask.report.content import HTML, LENGTH, excerpt
+from hmrf_dask.report.words import Words
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.types import AnyArray, IntArray, LabelArray
@@ -170,6 +169,7 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
         for strategy, (pairs, found) in few.items()
     }
     progress(f"clustering them with {N_ANSWERS} answers")
+    model._reports = False  # it is written with the texts
     model.fit(corpus, must_link=constraints, run_dir=files["run"])
     labels = np.asarray(model.labels_)
     progress("writing the report")

@@ -20,7 +20,7 @@ from hmrf_dask.jobs.answers import shown_unknown
 from hmrf_dask.jobs.former import look_up
 from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.questions import annotators_of
-from hmrf_dask.limits import ANSWER_BYTES
+from hmrf_dask.parameters import ANSWER_BYTES
 from hmrf_dask.releases import ownership
 from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
 from hmrf_dask.storage.stores import open_storage

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.answers.journal import journal_address
-from hmrf_dask.documents.delimited import ending_of
+from hmrf_dask.documents.delimited import encode_lines, ending_of
 from hmrf_dask.documents.first_records import first_records
-from hmrf_dask.documents.jsonl import encode_lines
 from hmrf_dask.documents.manifest import ASSIGNED
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.ask import without_formula

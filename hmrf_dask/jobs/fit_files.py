@@ -28,14 +28,14 @@ from hmrf_dask.errors import (
     in_words,
 )
 from hmrf_dask.estimators.classes import HMRFKMeans, load
+from hmrf_dask.estimators.comparison import marked_labels
 from hmrf_dask.flow.cluster import machine_memory
-from hmrf_dask.jobs.assignments import marked_labels, write_assignments
+from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, model_folder, record_assignments
 from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.jobs.report import report_after_fit
-from hmrf_dask.limits import LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
-from hmrf_dask.parameters import AUTO
+from hmrf_dask.parameters import AUTO, LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, remove_files
 from hmrf_dask.report.content import HTML
 from hmrf_dask.rows.canonical import sound_csr
@@ -230,7 +230,7 @@ def fit_files(
     if fresh:
         start_afresh(run_dir)
     model = HMRFKMeans(**parameters)
-    model._progress = tell
+    model._progress, model._reports = tell, False  # the report is made of the files
     model.fit(corpus, must_link=constraints, run_dir=run_dir)
     remove_files(open_storage(absolute_url(run_dir), {}, durable=True), MODEL, RUN_DIRECTORY)
     model.save(f"{run_dir}/{MODEL}")

@@ -25,8 +25,7 @@ from hmrf_dask.jobs.new_job import n_clusters_for, text_settings
 from hmrf_dask.jobs.progress import Lines, nothing
 from hmrf_dask.jobs.released import InMemory, ReleasedModel, load_release
 from hmrf_dask.jobs.run_job import run_job
-from hmrf_dask.limits import RANGES
-from hmrf_dask.parameters import AUTO
+from hmrf_dask.parameters import AUTO, RANGES
 from hmrf_dask.text.given import as_texts
 
 _SAMPLE: Final = 200  # texts that show their language

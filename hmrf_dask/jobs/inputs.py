@@ -27,8 +27,7 @@ from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.places import FORMAT
-from hmrf_dask.limits import ANSWER_BYTES
-from hmrf_dask.parameters import AUTO
+from hmrf_dask.parameters import ANSWER_BYTES, AUTO
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.own_files import FOLDERS
 from hmrf_dask.releases.ownership import Owner

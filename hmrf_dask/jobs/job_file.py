@@ -18,14 +18,18 @@ from pydantic import (
 from hmrf_dask.documents.yaml_files import NAME_PATTERN, Place
 from hmrf_dask.jobs.clusters import Cluster, Section
 from hmrf_dask.jobs.recipe import Recipe, Text
-from hmrf_dask.limits import (
+from hmrf_dask.parameters import (
     LIST_ITEMS,
+    METHODS,
+    PARAMETERS,
     RANGES,
+    REQUIRED,
+    Parameter,
     Range,
     problem_of_cost,
+    taken_by,
     within,
 )
-from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter, taken_by
 from hmrf_dask.redaction import shortened
 
 SCHEMA: Final = "hmrf-dask/job/v1"

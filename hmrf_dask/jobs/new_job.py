@@ -22,8 +22,7 @@ from hmrf_dask.documents.first_records import (
 )
 from hmrf_dask.documents.yaml_files import JOB_FILE
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted, in_words, meant
-from hmrf_dask.limits import MOST_FILES
-from hmrf_dask.parameters import AUTO
+from hmrf_dask.parameters import AUTO, MOST_FILES
 from hmrf_dask.storage.addresses import absolute_url
 
 OUTPUT, JOB, MANIFEST = "out", JOB_FILE, "manifest.yaml"

@@ -32,7 +32,7 @@ from hmrf_dask.documents.sources import lines_before
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.parent import FileEntry
-from hmrf_dask.limits import REJECTS_LISTED
+from hmrf_dask.parameters import REJECTS_LISTED
 from hmrf_dask.storage.sealed import DamagedFileError, digest, typed
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.storage.whole_files import encode_parquet

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple, Self
 from pydantic import Field, field_validator, model_validator
 
 from hmrf_dask.errors import meant
-from hmrf_dask.limits import PATH_CHARACTERS, RANGES, within
+from hmrf_dask.parameters import PATH_CHARACTERS, RANGES, within
 from hmrf_dask.redaction import shortened
 from hmrf_dask.text.counts import TextSettings
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.constraints.answer_files import encode_pairs
+from hmrf_dask.estimators.comparison import marked_labels
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments, changes
@@ -19,7 +20,6 @@ from hmrf_dask.jobs.answers import Answers
 from hmrf_dask.jobs.assignments import (
     Files,
     by_key,
-    marked_labels,
     table_of,
     write_assignments,
     write_clusters,

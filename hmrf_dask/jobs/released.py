@@ -25,9 +25,9 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
+from hmrf_dask.estimators.comparison import compare
 from hmrf_dask.estimators.prediction import OUTLIER, marked_labels_of, table_of
 from hmrf_dask.jobs import assignments
-from hmrf_dask.jobs.assignments import compare
 from hmrf_dask.jobs.names import OUTLIERS, called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import NAME, Report, assignments_of, explained_to_readers, verified_model

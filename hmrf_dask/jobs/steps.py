@@ -111,6 +111,7 @@ def fit_job(
             )
     if "://" not in run_dir:
         make_folders(run_dir)  # private where the output is, which a fit by itself asks nobody
+    model._reports = False  # that of the release says more
     return model.fit(corpus, run_dir=run_dir, **given)
 
 

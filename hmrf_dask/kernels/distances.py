@@ -33,6 +33,7 @@ from hmrf_dask.types import FloatArray, LabelArray, Sized
 
 LINKED = -1  # label of a constrained row in its corpus partition: a linked partition holds it
 UNDECIDED = -2  # label of a row that has none yet
+OUT = -3  # OUT − h: label of a row of cluster h that is kept out of its centroid
 DOUBLE = 2.0**-50  # of each float64 operation, or less
 SMALLEST = 2.0**-148  # of a float32 product that underflows
 LARGEST = 2.0**126  # beyond it a float32 product may overflow

@@ -14,7 +14,7 @@ from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
-from hmrf_dask.limits import RANGES
+from hmrf_dask.parameters import RANGES
 
 
 class Answers:

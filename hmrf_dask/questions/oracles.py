@@ -17,7 +17,7 @@ import numpy as np
 from hmrf_dask.constraints.answer_files import read_pairs
 from hmrf_dask.constraints.closure import connected_numbers
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import RANGES
+from hmrf_dask.parameters import RANGES
 
 Choice = int | Literal["new"] | None
 

@@ -19,7 +19,7 @@ from hmrf_dask.corpus.partitioned import Corpus, as_corpus
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.estimators.classes import KMeans
 from hmrf_dask.estimators.inputs import draw_seed
-from hmrf_dask.limits import RANGES
+from hmrf_dask.parameters import RANGES
 from hmrf_dask.questions.dialogue import BudgetSpentError, Dialogue, Neighbourhoods, Oracle
 from hmrf_dask.questions.farthest_first import FarthestFirst
 from hmrf_dask.questions.placing import Placing

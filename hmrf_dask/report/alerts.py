@@ -18,6 +18,7 @@ _NEWS = 0.05  # of words, more than where the vocabulary was made
 _MUCH_MOVED = 0.1
 _MUCH_BROKEN = 0.05
 _UNDECIDED = 0.01
+_MUCH_OUTSIDE = 0.1
 _SHOWN = 8
 
 
@@ -189,6 +190,14 @@ def _of_documents(facts: Facts, clusters: Sequence[Cluster]) -> Iterator[Alert]:
             "many documents moved", "notice",
             f"{moved:.0%} of the documents of the last release are in another cluster now.",
             "See Over nights for where they went; a warm start (start: warm) moves fewer.",
+        )  # fmt: skip
+    outliers, every = documents.get("outliers", 0), documents.get("all", 0)
+    if outliers > _MUCH_OUTSIDE * every:
+        yield Alert(
+            "many outliers", "notice",
+            f"{outliers:,} documents ({outliers / every:.0%}) are of no cluster (-1).",
+            "Read some: where they share a subject, ask for more clusters; a share as "
+            "method.outliers, such as 0.02, takes fewer.",
         )  # fmt: skip
     undecided = sum(cluster.undecided for cluster in clusters)
     if total and undecided > _UNDECIDED * total and len(clusters) > 1:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from html import escape
 from typing import Any, Final, Literal
 
 from hmrf_dask.storage.sealed import seal_for_people, unseal_as
 
 FORMAT: Final = "hmrf-dask/report/v1"
 HTML, JSON = "report.html", "report.json"
+LENGTH: Final = 240  # characters of a text
 _SPACES = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 _DIGITS: Final = 6  # of measured numbers
 
@@ -219,6 +222,20 @@ class Step:
     terms: dict[str, float]  # J and what it is made of
 
 
+def step_of(iteration: Mapping[str, Any]) -> Step:
+    """Return an iteration as `iterations_in` gives it.
+
+    Examples
+    --------
+    >>> step_of({"phase": "fit", "iteration": 0, "moved": 9, "J": 3}).terms
+    {'J': 3.0}
+    """
+    about = ("phase", "iteration", "moved")
+    phase, number, moved = (iteration[name] for name in about)
+    terms = {name: float(value) for name, value in iteration.items() if name not in about}
+    return Step(str(phase), int(number), int(moved), terms)
+
+
 @dataclass(frozen=True)
 class Fit:
     """How the fit went, with which settings."""
@@ -280,6 +297,18 @@ class Report:
     def to_json(self) -> bytes:
         """Return report.json, sealed; numbers have six digits."""
         return seal_for_people({"format": FORMAT, **rounded(asdict(self))})
+
+    def to_html(self) -> bytes:
+        """Return report.html, a page that loads nothing."""
+        from hmrf_dask.report.page import page
+
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame of its own, for notebooks."""
+        shown = escape(self.to_html().decode())
+        style = "width: 100%; height: 45rem; border: 1px solid #888"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{shown}"></iframe>'
 
     @staticmethod
     def from_json(data: bytes, name: str = JSON) -> Report:

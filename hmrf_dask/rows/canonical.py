@@ -13,7 +13,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.limits import LARGEST_INT32
+from hmrf_dask.parameters import LARGEST_INT32
 from hmrf_dask.types import AnyArray, KeyArray, RowArray
 
 

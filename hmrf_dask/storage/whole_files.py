@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.errors import SourceError
-from hmrf_dask.limits import UNPACKED_BYTES, WHOLE_FILE_BYTES
+from hmrf_dask.parameters import UNPACKED_BYTES, WHOLE_FILE_BYTES
 from hmrf_dask.storage.addresses import is_local, local_path
 from hmrf_dask.storage.remote import open_files
 from hmrf_dask.storage.sealed import DamagedFileError

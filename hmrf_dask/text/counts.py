@@ -22,7 +22,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, UnreadableFileError
 from hmrf_dask.kernels.tokens import character_table, count_entries, read_words
-from hmrf_dask.limits import LIST_ITEMS, within
+from hmrf_dask.parameters import LIST_ITEMS, within
 from hmrf_dask.rows.encoding import as_arrow, as_numpy
 from hmrf_dask.storage.whole_files import encode_parquet
 from hmrf_dask.types import IntArray, LabelArray, Sized

@@ -174,7 +174,7 @@ IN_ROUNDS = {
 ON_WORKERS = (
     "euclidean", "cosine in tables", "pearson, in rounds", "beliefs", "first variation",
     "own distortion", "COPKMeans, many pairs", "SeededKMeans, two classes", "ConstrainedKMeans",
-    "LSA",
+    "LSA", "outliers kept out",
 )  # fmt: skip
 FITS: Mapping[str, Case] = {
     **CASES,
@@ -202,6 +202,10 @@ FITS: Mapping[str, Case] = {
     "KMeans": replace(of_family(KMeans, n_init=3), must=NO_PAIRS, cannot=NO_PAIRS),
     "PCKMeans": of_family(PCKMeans, n_init=2),
     "MPCKMeans": learning_pairs(),
+    "outliers kept out": text_case(**FEW, init="neighborhoods", outliers=0.1, trim_outliers=True),
+    "outliers kept out, euclidean": text_case(
+        **DENSE, distortion="euclidean", learn_weights=True, outliers=0.1, trim_outliers=True
+    ),
     "full metric": text_case(**DENSE, distortion="euclidean", learn_weights="full", ids=True),
     "COPKMeans": of_family(COPKMeans, n_init=2),
     "COPKMeans, many pairs": of_family(COPKMeans, 60, n_init=2),

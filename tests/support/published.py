@@ -15,8 +15,7 @@ from typing import Any
 
 from hmrf_dask.documents import manifest
 from hmrf_dask.jobs import job_file
-from hmrf_dask.limits import COST_MUST_BE, Range
-from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Parameter
+from hmrf_dask.parameters import COST_MUST_BE, METHODS, PARAMETERS, REQUIRED, Parameter, Range
 from hmrf_dask.report import content
 from tests.support.reference import commands_page, exit_codes_page, job_page, manifest_page
 

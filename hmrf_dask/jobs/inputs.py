@@ -210,6 +210,7 @@ class Inputs:
     take_over: bool = False  # the output becomes this job's if it is another's
     allow_shrink: bool = False  # more than half of the last release's documents may be gone
     choose_k: bool = False  # a K that was chosen for a former release is chosen again
+    command: str = ""  # that launched the run
 
     @property
     def owner(self) -> Owner:

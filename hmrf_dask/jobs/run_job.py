@@ -20,7 +20,7 @@ from hmrf_dask.errors import (
     UnreadableFileError,
     counted,
 )
-from hmrf_dask.jobs import journal
+from hmrf_dask.jobs import journal, launches
 from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.parent import (
@@ -348,6 +348,7 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
             run = JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell))
             run.record_made([run.name])
             journal.record(storage, run.name, inputs.journal)
+            launches.record(storage, run.name, inputs)
             with _left_tidy(run), _space_explained(inputs.output):
                 return _repaired(run)
 

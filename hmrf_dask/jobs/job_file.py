@@ -21,6 +21,7 @@ from hmrf_dask.jobs.recipe import Recipe, Text
 from hmrf_dask.parameters import (
     LIST_ITEMS,
     METHODS,
+    NOTHING_TO_TRIM,
     PARAMETERS,
     RANGES,
     REQUIRED,
@@ -63,6 +64,8 @@ class _Method(Section):
                     f"{name} of {self.name} must be one of {', '.join(map(str, choices))}, "
                     f"got {value}"
                 )
+        if self.value_of("trim_outliers") and self.value_of("outliers") is None:
+            raise ValueError(NOTHING_TO_TRIM)
         return self
 
     @property

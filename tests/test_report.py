@@ -86,6 +86,7 @@ def test_every_release_has_a_report_that_agrees_with_plain_counting(nights: JobC
     assert report.agreement is not None
     assert report.agreement.n_documents == 110
     assert sum(map(sum, report.agreement.table)) == 110
+    assert report.fit.memory["process"] > 2**20
     assert report.fit.steps[-1].terms["J"] == pytest.approx(report.fit.facts["J"], rel=1e-5)
 
 
@@ -276,6 +277,7 @@ def test_a_fit_has_a_report_of_what_it_knows(tmp_path: Path) -> None:
     )
     (tmp_path / "pairs.csv").write_text("a,b,kind\n0,29,must\n0,1,cannot\n")
     options = ["--pairs", str(tmp_path / "pairs.csv"), "--n-clusters", "3", "--random-state", "0"]
+    options += ["--outliers", "0.1"]  # the model has one file more
     command = ["fit", str(tmp_path / "rows.npy"), "--run-dir", str(tmp_path / "run"), *options]
     result = CliRunner().invoke(hmrf, [*command, "--json"])
     assert result.exit_code == 0, result.output

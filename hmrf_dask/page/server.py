@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from jinja2 import Environment, PackageLoader
 from tornado.httpserver import HTTPServer
@@ -33,6 +33,18 @@ _KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+x
 _log = logging.getLogger(__name__)
 
 
+class Clusters(Protocol):
+    """The clusters of the last release, and what people do to them."""
+
+    def view(self) -> JSON:
+        """Return them, and what waits for the next run."""
+        ...
+
+    def edit(self, verb: str, clusters: list[int], name: str, annotator: str) -> str:
+        """Do something to clusters; return in words what comes of it."""
+        ...
+
+
 @dataclass(frozen=True)
 class Page:
     """What handlers work with.
@@ -46,6 +58,7 @@ class Page:
         The releases so far, in numbers.
     more : callable
         Takes new questions about the last release.
+    clusters : Clusters
     port : int
     """
 
@@ -54,6 +67,7 @@ class Page:
     refit: Refit
     rounds: Callable[[], list[JSON]]
     more: Callable[[], None]
+    clusters: Clusters
     port: int
     turns: ThreadPoolExecutor  # one thread: one change at a time
     reads: ThreadPoolExecutor  # of lists, for which nobody who answers waits
@@ -217,6 +231,13 @@ class Content:
         """Return whether something is true."""
         return self._content.get(name) is True
 
+    def numbers(self, name: str) -> list[int]:
+        """Return a list of numbers of clusters."""
+        value = self._content.get(name)
+        if not isinstance(value, list) or not all(type(one) is int for one in value):
+            raise InvalidInputError(f"{name} must be a list of whole numbers, got {value!r:.80}")
+        return value
+
     @property
     def asker(self) -> Asker:
         """Who sent it."""
@@ -268,6 +289,10 @@ def _history(page: Page, _: _Argument) -> JSON:
     }
 
 
+def _clusters(page: Page, _: _Argument) -> JSON:
+    return {**page.clusters.view(), "refit": page.refit.refused}
+
+
 _VIEWS: Final[dict[str, Callable[[Page, _Argument], JSON]]] = {
     "state": _state,
     "document": _document,
@@ -275,6 +300,7 @@ _VIEWS: Final[dict[str, Callable[[Page, _Argument], JSON]]] = {
     "answers": _answers,
     "disputes": lambda page, _: lists.disputes_view(page.session),
     "groups": lambda page, _: lists.groups_view(page.session),
+    "clusters": _clusters,
     "people": lambda page, _: lists.people_view(page.session),
     "history": _history,
     "refit": lambda page, _: page.refit.view(),
@@ -329,6 +355,12 @@ def _name(page: Page, content: Content) -> JSON:
     return {"id": entry.id, "words": ["Saved the name." if name else "Took the name away."]}
 
 
+def _edit(page: Page, content: Content) -> JSON:
+    name, who = content.text("name", 200), content.asker.name
+    said = page.clusters.edit(content.text("verb"), content.numbers("clusters"), name, who)
+    return {"words": [f"{said[:1].upper()}{said[1:]}."]}
+
+
 def _refit(page: Page, _: Content) -> JSON:
     page.refit.start()
     return page.refit.view()
@@ -347,6 +379,7 @@ _CHANGES: Final[dict[str, Callable[[Page, Content], JSON]]] = {
     "change": _change,
     "comment": _comment,
     "name": _name,
+    "edit": _edit,
     "refit": _refit,
     "more": _more,
 }

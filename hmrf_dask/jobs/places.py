@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -74,6 +74,9 @@ class Report:
         With the label column, where the manifest names one.
     seconds : dict
         By step; of the attempt that ended the run.
+    memory : dict
+        The most bytes of memory that the `process` had at a time: that of the driver, which does
+        all of the work where there are no worker processes.
     places : dict
         Where assignments, clusters, model, lineage, questions, suspect answers and rejects lie,
         below the output.
@@ -95,6 +98,7 @@ class Report:
     nmi: float | None
     seconds: dict[str, float]
     places: dict[str, str]
+    memory: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """Return run.json. The output may be moved, so it is not in there."""

@@ -42,6 +42,7 @@ def fit_of(subject: Subject, learned: tuple[Word, ...]) -> Fit:
         versions={name: str(version) for name, version in versions.items() if version},
         again=_again(subject),
         learned=learned,
+        memory={} if subject.record is None else dict(subject.record.memory),
     )
 
 

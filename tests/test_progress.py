@@ -64,7 +64,7 @@ def test_an_account_numbers_steps_and_says_how_much_is_done_how_fast_and_how_lon
 def test_an_account_of_a_fit_speaks_of_rounds_and_documents_that_moved(clock: Clock) -> None:
     account = Account(clock)
     account.take({"step": "fit"})
-    assert account.take({"phase": "survey"})
+    assert not account.take({"phase": "survey"})
     assert (account.heading, account.share) == ("find clusters", None)
     account.take({"phase": "start", "iteration": 3, "of": 16, "J": 90.0, "n_rows": 100})
     assert account.details()[0] == "trying starts: 3 of 16"

@@ -37,7 +37,7 @@ WORK = {
     "init": "hmrf_dask.jobs.new_job.job_for",
     "classify": "hmrf_dask.jobs.released.classify_texts",
     "export": "hmrf_dask.jobs.export.export_groups",
-    "edit": "hmrf_dask.jobs.edit.rename_cluster",
+    "edit": "hmrf_dask.jobs.released.load_release",
     "diff": "hmrf_dask.jobs.changes.difference",
     "fit": "hmrf_dask.jobs.fit_files.fit_files",
     "predict": "hmrf_dask.jobs.fit_files.predict_files",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,7 @@ def test_a_row_stays_out_of_a_narrow_cluster_where_a_wide_one_would_cost_more() 
     distortion = make_distortion("euclidean")
     limits = Limits(reach=np.array([0.5, 100.0]), middle=np.zeros(0))
     model = Model(distortion, weights, np.array([[0.0], [5.0]]), limits=limits)
+    model = pickle.loads(pickle.dumps(model))  # as it travels to workers
     labels = np.array([OUT, 0, OUT - 1, 1], np.int32)
     terms = distortion.terms(block, weights)
     after, change = settled(block, terms, model, labels)

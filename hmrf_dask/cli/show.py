@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.changes import Difference
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
-    from hmrf_dask.jobs.edit import Renamed
+    from hmrf_dask.jobs.edit import Edited, Renamed
     from hmrf_dask.jobs.evaluate_files import Agreement
     from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.export import Exported
@@ -305,6 +305,7 @@ def _reported(report: Report) -> Iterator[str]:
     names = [name for name in ("kept", "split", "merged", "new", "vanished") if kinds.get(name)]
     changes = ", ".join(f"{kinds[name]} {name}" for name in names)
     yield number if report.parent is None else f"{number}: {changes}"
+    yield from kinds.get("edits", [])
     if report.nmi is not None:
         yield f"NMI with the known classes: {report.nmi:.3f} (1 is equal, 0 unrelated)"
 
@@ -452,10 +453,10 @@ def _kept_release(release: dict[str, Any]) -> str:
 
 
 def _journal(journal: dict[str, Any]) -> str:
-    taken = journal["taken"] or {"end": 0, "answers": 0}
     line = f"journal: {counted(journal['answers'], 'answer')}"
-    if journal["end"] > taken["end"]:
-        line += f", {taken['answers']:,} when the last release was made: run the job to use all"
+    if journal["since"]:
+        new = counted(journal["since"], "answer or edit", "answers and edits")
+        line += f"; {new} since the last release: run the job to use all"
     if journal["bad"]:
         line += f"; {counted(journal['bad'], 'line')} cannot be read"
     return line
@@ -537,6 +538,13 @@ def _renamed(renamed: Renamed) -> Iterator[str]:
     yield f"before: {one_line(renamed.before)}"
 
 
+def _edited(edited: Edited) -> Iterator[str]:
+    yield one_line(edited.said)
+    job = "JOB" if edited.job is None else shlex.quote(relative(edited.job))
+    undo = f"edit {shlex.quote(relative(edited.output))} --undo {edited.clusters[0]}"
+    yield from next_steps((f"run {job}", "does it"), (undo, "takes back what was done last"))
+
+
 def _exported(exported: Exported) -> Iterator[str]:
     yield (
         f"{bold(counted(exported.documents, 'document'))} of release {exported.release} in "
@@ -551,6 +559,7 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Classified": _classified,
     "DemoResult": _demo,
     "Difference": _difference,
+    "Edited": _edited,
     "Exchange": _exchange,
     "Exported": _exported,
     "Findings": _findings,

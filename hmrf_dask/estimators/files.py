@@ -23,7 +23,7 @@ from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, digest, seal_for
 from hmrf_dask.storage.stores import LocalStorage, refuse_if_lost
 from hmrf_dask.storage.whole_files import decode_npy, encode_npy
 from hmrf_dask.tasks.model import Limits
-from hmrf_dask.types import AnyArray
+from hmrf_dask.types import AnyArray, IntArray
 
 FORMAT = "hmrf-dask/model/v3"
 RECORD = "model.json"
@@ -210,7 +210,7 @@ def _model_of(record: _Record, arrays: dict[str, AnyArray]) -> SavedModel:
         parameters["init"] = arrays["init"]
     extent = Extent(**asdict(facts), minimum=arrays["minimum"], maximum=arrays["maximum"])
     distortion = DISTORTIONS[record.distortion]().bind(extent)
-    limits = arrays.get("limits")
+    limits: IntArray | Limits | None = arrays.get("limits")
     if "reach" in arrays:
         limits = Limits(arrays["reach"], arrays["middle"])
     predictor = Predictor(

@@ -308,9 +308,8 @@ class GivenRows:
         """
         if isinstance(X, Blocks):
             refuse_distortion(getattr(self, "distortion", "cosine"))
-            X = X.matrix
         _refuse_texts(X)
-        if is_lazy(X):
+        if is_lazy(X) or isinstance(X, Blocks):
             corpus = as_corpus(X)
             self._check_width(corpus.n_features, fitting=fitting)
             return corpus

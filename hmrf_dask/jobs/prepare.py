@@ -121,7 +121,7 @@ def _vectors(
     if embedder is None:
         ready = _ready_rows(run, packs)
         return ready_vectors(ready, counted_packs, dense.share, run.place)
-    run.record_made(vectors_made(dense.identity, [one.key for one in packs]))
+    run.record_made(vectors_made(dense, [one.key for one in packs]))
     with run.watch.step("embed texts", "files") as so_far:
         return store_vectors(packs, embedder, dense, run.place, so_far)
 
@@ -189,4 +189,5 @@ def _are_alike(last: Dense | None, dense: Dense | None) -> bool:
     """Return whether vectors are of the same model and count the same."""
     if last is None or dense is None:
         return last is dense
-    return (last.identity, last.share) == (dense.identity, dense.share)
+    own = dense.identity, dense.share, dense.column
+    return (last.identity, last.share, last.column) == own

@@ -254,7 +254,7 @@ def store_vectors(
     for first in range(0, len(packs), AT_ONCE):
         so_far(_n_files(packs[:first]), _n_files(packs))
         tasks = [
-            flow.lazy(embed_texts, pack, embedder, place, task_memory())
+            flow.lazy(embed_texts, pack, embedder, place, task_memory(), dense.column)
             for pack in packs[first : first + AT_ONCE]
         ]
         made = flow.compute(tasks)
@@ -433,13 +433,13 @@ def names_of(ledger: dict[str, Any]) -> set[str]:
     if dense is not None and not dense["identity"]:
         vocabularies.append(None)  # ready embeddings next to words
     made = names_made(packs, {key.counts for key in keys}, vocabularies)
-    return made | (vectors_made(dense["identity"], packs) if dense else set())
+    return made | (vectors_made(Dense(**dense), packs) if dense else set())
 
 
-def vectors_made(identity: str, packs: Iterable[str]) -> set[str]:
+def vectors_made(dense: Dense, packs: Iterable[str]) -> set[str]:
     """Return the folders of the vectors of packs by an embedder; none without one."""
-    folder = f"{VECTORS}/{key_of(identity)}"
-    return {folder, *(f"{folder}/{pack}" for pack in packs)} if identity else set()
+    folder = f"{VECTORS}/{key_of(dense.identity, dense.column)}"
+    return {folder, *(f"{folder}/{pack}" for pack in packs)} if dense.identity else set()
 
 
 def names_made(

@@ -31,7 +31,7 @@ from hmrf_dask.jobs.parent import (
     damage_explained,
     files_of,
     find_parent,
-    is_of,
+    is_done,
     last_release,
     parent_again,
 )
@@ -214,7 +214,7 @@ def report_if_done(inputs: Inputs) -> Report | None:
         return None
     with damage_explained(inputs.output):
         release = last_release(inputs.output)
-    if release is None or not is_of(release, inputs):
+    if release is None or not is_done(release, inputs):
         return None
     if damage_of(inputs.output, release):
         return None

@@ -20,7 +20,7 @@ from hmrf_dask.jobs.ask import Asking
 from hmrf_dask.jobs.new_job import job_for
 from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.texts import Texts
-from hmrf_dask.page.output import material_of, refit, rounds_of
+from hmrf_dask.page.output import OutputClusters, material_of, refit, rounds_of
 from hmrf_dask.page.refit import Outcome, Refit
 from hmrf_dask.page.security import Guard
 from hmrf_dask.page.server import Page, listening, serve
@@ -145,6 +145,7 @@ def _page(wanted: Wanted, port: int) -> Page:
         refit=Refit(None if refused else again, refused),
         rounds=lambda: rounds_of(output, [one.time for one in session.notes.answers]),
         more=more,
+        clusters=OutputClusters(output, refused),
         port=port,
         turns=turns,
         reads=reads,

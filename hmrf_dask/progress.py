@@ -24,6 +24,7 @@ from hmrf_dask.errors import counted
 
 Event = Mapping[str, Any]
 Tell = Callable[[dict[str, Any]], None]
+SoFar = Callable[[int, int], None]  # takes how much of a known number is done
 
 COMPILING: Final = "compiling the kernels (once, about 12 s)"
 START: Final = "load the libraries"
@@ -48,6 +49,10 @@ SETTLED: Final = 1  # documents that move when a fit is all but over
 
 def nothing(event: dict[str, Any]) -> None:
     """Report to nobody."""
+
+
+def uncounted(done: int, total: int) -> None:
+    """Report how much is done to nobody."""
 
 
 class Seen(NamedTuple):

@@ -389,7 +389,7 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     from hmrf_dask.jobs.places import Report
 
     kind, report = inspection["kind"], inspection.get("report")
-    yield f"{bold(kind)} {inspection['place']}"
+    yield f"{bold(kind)} {relative(inspection['place'])}"
     if kind == "output":
         yield from (_release(inspection["release"]), _holder(inspection["holder"]))
         if len(inspection["releases"]) > 1:
@@ -413,7 +413,7 @@ def _asked(asked: Asked) -> Iterator[str]:
         yield f"{bold(str(number))} {_document(asked, documents[0])}"
         yield "  and" if question["kind"] == "pair" else "  which of these?"
         yield from (f"  {_document(asked, other)}" for other in documents[1:])
-    yield f"{counted(asked.answers, 'answer')} so far in {asked.journal}"
+    yield f"{counted(asked.answers, 'answer')} so far in {relative(asked.journal)}"
 
 
 def _document(asked: Asked, name: str) -> str:
@@ -421,7 +421,7 @@ def _document(asked: Asked, name: str) -> str:
 
 
 def _exchange(exchange: Exchange) -> Iterator[str]:
-    yield f"{bold(counted(exchange.answers, 'answer'))} in {exchange.journal}"
+    yield f"{bold(counted(exchange.answers, 'answer'))} in {relative(exchange.journal)}"
     if exchange.added or exchange.there or exchange.open:
         yield (
             f"{exchange.added:,} added of {exchange.file}, {exchange.there:,} were there, "
@@ -548,7 +548,7 @@ def _edited(edited: Edited) -> Iterator[str]:
 def _exported(exported: Exported) -> Iterator[str]:
     yield (
         f"{bold(counted(exported.documents, 'document'))} of release {exported.release} in "
-        f"{exported.file}"
+        f"{relative(exported.file)}"
     )
     yield f"columns: {one_line(', '.join(exported.columns))}"
 

@@ -16,6 +16,10 @@ journal_option = click.option(
 @click.group(
     short_help="Write the answers of an output to a file, or read them from one.",
     context_settings={"help_option_names": HELP},
+    epilog=examples(
+        "hmrf-dask answers export tickets-clusters/out answers.csv",
+        "hmrf-dask answers import tickets-clusters/out answers.csv",
+    ),
 )
 def answers() -> None:
     """Write the answers in the journal of an output to a file, or read them from one.

@@ -172,7 +172,9 @@ def run(
     if as_json:
         print_result(detached, as_json=True, quiet=quiet)
     elif not quiet:
-        command = f"hmrf-dask inspect {detached['output']}"
+        from hmrf_dask.cli.terminal import relative
+
+        command = f"hmrf-dask inspect {relative(detached['output'])} --watch"
         click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
 
 

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -256,9 +255,7 @@ def test_a_worker_of_another_environment_is_refused_in_words(tmp_path: Path) -> 
         job = JobCorpus(tmp_path).write_all(
             20, 0, cluster={"scheduler_file": processes.scheduler_file, "wait_for": 2}
         )
-        began = time.monotonic()
         done = driver(processes, job).communicate(timeout=SECONDS)[1].decode()
-    assert time.monotonic() - began < 30 + 20  # of which the workers take some to come
     (error,) = [line for line in done.splitlines() if line.startswith("error:")]
     assert "with hmrf-dask missing" in error
     assert "numpy 1.26.0, not" in error

@@ -237,6 +237,8 @@ def _served(metrics: Metrics, address: str) -> Iterator[None]:
 
     host, _, port = address.rpartition(":")
     try:
+        if not host:  # would be every address of this machine
+            raise ValueError("no host")
         server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
     except (OSError, ValueError, OverflowError) as error:
         raise ConfigurationError(

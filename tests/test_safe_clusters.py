@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -265,13 +266,21 @@ def test_a_worker_of_another_environment_is_refused_in_words(tmp_path: Path) -> 
 # ---- all of it, as processes
 
 
-def driver(processes: DaskProcesses, job: Path) -> subprocess.Popen[bytes]:
+def driver(processes: DaskProcesses, job: Path, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "hmrf_dask", "run", str(job)],
+        [sys.executable, "-m", "hmrf_dask", "run", str(job), *options],
         env=processes.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def until(file: Path, words: str) -> None:
+    """Wait until a file has some words."""
+    deadline = time.monotonic() + SECONDS
+    while not (file.exists() and words in file.read_text()):
+        assert time.monotonic() < deadline, file
+        time.sleep(0.02)
 
 
 def assignments(output: str) -> dict[str, int]:
@@ -300,13 +309,12 @@ def test_a_run_with_tls_loses_and_gains_workers_is_ended_and_resumed(tmp_path: P
     with dask_processes(tmp_path, 2) as processes:
         where = {"scheduler_file": processes.scheduler_file, "wait_for": 1}
         job = corpus.write_job(method=method, cluster=where)
-        running = driver(processes, job)
-        lines = iter(running.stderr.readline, b"")  # type: ignore[union-attr]
-        next(line for line in lines if line.startswith(b"fit 0:"))
+        events = tmp_path / "events.jsonl"
+        running = driver(processes, job, f"--events-file={events}")
+        until(events, '"phase": "fit"')
         processes.worker()
-        next(line for line in lines if line.startswith(b"refine 1:"))
+        until(events, '"phase": "refine"')
         processes.started[1].send_signal(signal.SIGTERM)
-        next(line for line in lines if line.startswith(b"refine 2:"))
         running.send_signal(signal.SIGTERM)
         said = running.communicate(timeout=SECONDS)[1].decode()
         assert running.returncode == 143, said

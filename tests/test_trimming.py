@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ def phases_of(bench: Bench, *, refining: bool, seed: int) -> dict[str, list[Iter
         centroids = bench.centroids(seed, smoothing=smoothings[0] if smoothings else 0.0)
         return Position(phase, 0, None, begin(engine, centroids).state)
 
-    Fit(engine, turns, 30, refining, trimming=True).run(initialise)
+    fit = Fit(engine, turns, 30, refining)
+    fit.trim(fit.run(initialise)[1])
     phases: dict[str, list[Iteration]] = {}
     for phase, turn in turns.kept:
         phases.setdefault(phase, []).append(turn)
@@ -102,6 +104,7 @@ def test_a_row_stays_out_of_a_narrow_cluster_where_a_wide_one_would_cost_more() 
     distortion = make_distortion("euclidean")
     limits = Limits(reach=np.array([0.5, 100.0]), middle=np.zeros(0))
     model = Model(distortion, weights, np.array([[0.0], [5.0]]), limits=limits)
+    model = pickle.loads(pickle.dumps(model))  # as it travels to workers
     labels = np.array([OUT, 0, OUT - 1, 1], np.int32)
     terms = distortion.terms(block, weights)
     after, change = settled(block, terms, model, labels)

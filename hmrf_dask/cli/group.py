@@ -262,7 +262,7 @@ def _warnings_as_lines(warned: dict[str, None], *, quiet: bool | None) -> Iterat
                 text = one_line(message)
                 if text not in warned:
                     warned[text] = None
-                    click.echo(f"warning: {text}", err=True)
+                    sys.stderr.write(f"warning: {text}\n")  # above a bar, if there is one
             else:
                 show_as_python_does(without_secrets(str(message)), category, *rest, **more)
 

@@ -20,7 +20,7 @@ from hmrf_dask.cli.group import Place, with_options
 from hmrf_dask.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from hmrf_dask.jobs.progress import Tell
+    from hmrf_dask.progress import Tell
 
 EVERY = 1.0  # seconds between two writes of the file
 NAMES = ("metrics_file", "metrics_address", "events_file", "performance_report")
@@ -36,6 +36,7 @@ watch_options = with_options(
         "--performance-report", type=Place(), help="Write Dask's own report of a cluster's work."
     ),
 )
+COMMITTED = {"phase", "iteration", "J", "moved", "n_rows"}  # what the event of a commit has
 HELP = {
     "hmrf_iteration": "The iteration of the phase that was committed last.",
     "hmrf_energy": "J, what is minimised, after it.",
@@ -82,7 +83,7 @@ class Metrics:
                 label = f'{{step="{_escaped(event["step"])}"}}'
                 self._set("hmrf_step_done", event.get("done", 0), label)
                 self._set("hmrf_step_size", event.get("of", 0), label)
-            else:
+            elif event.keys() >= COMMITTED:
                 self._commit(event)
 
     def end(self) -> None:

@@ -31,9 +31,9 @@ class HMRFKMeans(HMRFEstimator):
         Whether feature weights are learned; "full": a full metric of dense rows, euclidean; "auto":
         where the distortion gains by it, and of dense rows what keeps most withheld answers. That
         is what was shown to help: on for euclidean, i-divergence and kl, off for cosine, pearson
-        and own distortions. A full metric is learned from the rows that answers name, before the
-        fit; it takes at most 256 features. Where answers name three rows or more for each feature,
-        "auto" takes a full metric, weights, or neither.
+        and own distortions. A full metric is learned from the rows that answers name,
+        then of all rows by cluster while J falls; it takes at most 256 features. Where answers name
+        three rows or more for each feature, "auto" takes a full metric, weights, or neither.
     penalty : {"auto", "trust", "distance", "potts"}, default="auto"
         What a violated pair costs: by how likely it is right (trust), by its distance (HMRF), or
         the same whatever it is (potts: PCKMeans); auto: trust for cosine or where trust is given,
@@ -93,6 +93,9 @@ class HMRFKMeans(HMRFEstimator):
         Weights that are learned stay those of the phases before.
     random_state : int, RandomState or None, default=None
         The seed. None draws one; with a `run_dir` that has a run, it is the run's.
+    verbose : {0, 1, False, True}, default=0
+        Whether to show how far a fit is: lines on stderr, in a notebook a bar. It is no part of
+        what is fitted, resumed or saved.
 
     Attributes
     ----------
@@ -183,6 +186,7 @@ class HMRFKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -235,6 +239,7 @@ class PCKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -279,6 +284,7 @@ class MPCKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -314,6 +320,7 @@ class KMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -379,6 +386,7 @@ class COPKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -424,6 +432,7 @@ class SeededKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 

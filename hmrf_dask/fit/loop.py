@@ -1,6 +1,7 @@
 """HMRF-KMeans (KDD 2004, fig. 2): initialise, then E-step, M-step A, M-step B until labels stand.
 
-A warm-up comes before where the distortion is smoothed, refinement after. Every iteration is one
+A warm-up comes before where the distortion is smoothed, refinement after; then a full metric may
+follow the labels, and the fit goes on (`metric_steps`). Every iteration is one
 commit, and a function of the corpus, the constraints and the commit before it: so a fit that was
 stopped resumes from its last commit to the same bits.
 """
@@ -86,13 +87,18 @@ class Fit:
     record: Record
     max_iter: int  # most iterations of E-step and M-steps
     refining: bool  # whether refinement follows them
-    trimming: bool = False  # whether outliers are then kept out of centroids
     # Held here alone: a frame that held an earlier one would keep its K × d arrays alive.
     _state: State = field(init=False, repr=False)
     _done: int = field(default=0, init=False)  # iterations of the present phase
+    _trim: int = field(default=0, init=False)  # the phase under limits where a stopped fit stood
 
-    def run(self, initialise: Callable[[], Position]) -> tuple[State, str]:
-        """Run to the end; return the last state and why it ended."""
+    @property
+    def trimmed(self) -> bool:
+        """Whether outliers are kept out of centroids: rows are under limits from then on."""
+        return self._trim > 0
+
+    def run(self, initialise: Callable[[], Position]) -> tuple[State, str | None]:
+        """Run to the end; return the last state and why it ended, None at the most iterations."""
         engine = self.engine
         # 1. Initialise: from must-link neighbourhoods (section 3.3), or where a stopped fit stood.
         phase, done, stop, self._state = initialise()
@@ -114,19 +120,18 @@ class Fit:
             stop = stop or self._repeat(
                 "refine", numbers, lambda _: refine_iteration(engine, self._state)
             )
-        # 4. Keep outliers out of centroids, if asked: each phase has limits of its own.
-        if self.trimming:
-            stop = self._trim(phase, stop)
-        return self._state, stop or UNFINISHED
+        if phase.startswith(TRIM):
+            self._trim = int(phase.removeprefix(TRIM))
+        return self._state, stop
 
-    def _trim(self, phase: str, stop: str | None) -> str | None:
-        """Run the phases under limits from where the fit stands; return why the last one ended.
+    def trim(self, stop: str | None) -> tuple[State, str | None]:
+        """Keep outliers out of centroids, in phases with limits of their own, from where it stands.
 
         One that ends in its first iteration found no row to keep out or to let in: the last.
         """
-        engine, resumed, most = self.engine, 0, MOST_ROUNDS if self.refining else self.max_iter
-        if phase.startswith(TRIM):
-            resumed = int(phase.removeprefix(TRIM))
+        engine, resumed, most = (
+            self.engine, self._trim, MOST_ROUNDS if self.refining else self.max_iter
+        )  # fmt: skip
         for number in range(max(resumed, 1), MOST_TRIMS + 1):
             if number != resumed:
                 engine.number, stop = self.record.next, None
@@ -139,7 +144,7 @@ class Fit:
             )  # fmt: skip
             if self._done == 1:
                 break
-        return stop
+        return self._state, stop
 
     def _repeat(
         self, phase: str, numbers: range, iterate: Callable[[int], Iteration]

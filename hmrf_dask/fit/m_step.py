@@ -12,6 +12,7 @@ from hmrf_dask.distortions.idivergence import LEAST, IDivergence
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import share_array, tree
 from hmrf_dask.kernels.gradients import squares_by_length, sum_of_clusters, weighted_squares
+from hmrf_dask.kernels.metric import prior_of
 from hmrf_dask.kernels.reweighting import Gathered, gather, reweigh
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.first_centroids import Lowest, farthest, merge_lowest
@@ -152,7 +153,9 @@ def first_prior(engine: Engine) -> WeightPrior:
 
 
 def prior_value(engine: Engine, state: State) -> float:
-    """Return prior(a) of a state."""
+    """Return prior(a) of a state, or that of its full metric."""
+    if len(state.factor):
+        return prior_of(state.factor, engine.problem.extent.n_rows)
     prior, weights = state.prior, state.model.weights
     rule = engine.problem.distortion.learning
     if rule == "gradient" and prior.strength:

@@ -26,8 +26,8 @@ from hmrf_dask.parameters import (
     REQUIRED,
     Parameter,
     Range,
+    in_files_of,
     problem_of_cost,
-    taken_by,
     within,
 )
 from hmrf_dask.redaction import shortened
@@ -50,7 +50,7 @@ class _Method(Section):
 
     @model_validator(mode="after")
     def _only_its_own(self) -> Self:
-        known = sorted(parameter.name for parameter in taken_by(self.name))
+        known = sorted(parameter.name for parameter in in_files_of(self.name))
         if foreign := sorted(self.parameters.keys() - known):
             known.remove("n_clusters")
             raise ValueError(
@@ -113,7 +113,11 @@ else:
                 "answers: documents that belong together.",
             ),
         ),
-        **{name: _field_of(parameter) for name, parameter in PARAMETERS.items()},
+        **{
+            name: _field_of(parameter)
+            for name, parameter in PARAMETERS.items()
+            if not parameter.python_alone
+        },
     )
 
 

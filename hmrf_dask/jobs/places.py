@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.checkpoints.directory import CommitLog
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.journal import KEY, take
+from hmrf_dask.jobs.journal import COUNTING, KEY, take
 from hmrf_dask.jobs.progress import PROGRESS
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.own_files import HASHES
@@ -123,6 +124,7 @@ MODEL = "model"
 QUESTIONS = "questions.parquet"  # the next ones to ask
 NOTES = "notes.jsonl"  # their other columns
 SUSPECTS = "suspects.jsonl"  # answers that the fit finds improbable, the least likely first
+EDITED = "edits.parquet"  # clusters as they were before edits that the release has
 CLASSES = "classes.parquet"  # how many documents of each known class each cluster has
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
@@ -326,10 +328,16 @@ def _kept_releases(storage: Storage) -> list[dict[str, Any]]:
 
 
 def _journal(url: str, release: Release | None) -> dict[str, Any] | None:
-    """Return how far the journal of an output is, and how far the last release took it."""
-    described = take(url).described()
+    """Return how far the journal of an output is, and how far the last release took it.
+
+    `since` are the answers and edits that it did not see, and those that took one back.
+    """
+    journal = take(url)
+    if not (described := journal.described()):
+        return None
     taken = None if release is None else release.ledger.get(KEY)
-    return {**described[KEY], "taken": taken} if described else None
+    since = open_journal(journal.address).entries(since=taken["end"] if taken else 0).entries
+    return {**described[KEY], "taken": taken, "since": sum(one.kind in COUNTING for one in since)}
 
 
 def _checked(storage: Storage, release: Release, verify: bool) -> int:

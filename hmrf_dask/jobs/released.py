@@ -28,6 +28,7 @@ from hmrf_dask.estimators.classes import load
 from hmrf_dask.estimators.comparison import compare
 from hmrf_dask.estimators.prediction import OUTLIER, marked_labels_of, table_of
 from hmrf_dask.jobs import assignments
+from hmrf_dask.jobs.edit import Editable
 from hmrf_dask.jobs.names import OUTLIERS, called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import NAME, Report, assignments_of, explained_to_readers, verified_model
@@ -44,7 +45,8 @@ from hmrf_dask.releases.release import (
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage
-from hmrf_dask.storage.whole_files import decode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet, names_in_parquet
+from hmrf_dask.tasks.criteria import nonzero_rows
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.given import as_texts
 from hmrf_dask.text.tfidf import Vocabulary
@@ -82,7 +84,7 @@ def load_release(output: str | os.PathLike[str], release: int | None = None) -> 
         ...
     hmrf_dask.errors.ConfigurationError: ... must be the output of a job that has run, got ...
     """
-    url = absolute_url(os.fspath(output), "an output")
+    url = absolute_url(output, "an output")
     last = last_release_of(url)
     if last is None:
         raise ConfigurationError(
@@ -128,7 +130,7 @@ class InMemory(NamedTuple):
     index: Any
 
 
-class ReleasedModel:
+class ReleasedModel(Editable):
     """The clusters of one release of a job, and the model that made them.
 
     Tables are pandas DataFrames where pandas is installed, else pyarrow Tables. Clusters are called
@@ -297,11 +299,14 @@ class ReleasedModel:
         """
         wanted = None if columns is None else list(columns)
         if self._memory is not None:
+            assignments.require_columns(wanted, self._memory.table.column_names)
             yield self._memory.table if wanted is None else self._memory.table.select(wanted)
             return
         for name, sha256 in sorted(assignments_of(self._release.files).items()):
             with explained_to_readers():
-                yield decode_parquet(read_file(self._storage, name, sha256), wanted)
+                data = read_file(self._storage, name, sha256)
+                assignments.require_columns(wanted, names_in_parquet(data))
+                yield decode_parquet(data, wanted)
 
     # ---- new texts
 
@@ -436,6 +441,17 @@ class ReleasedModel:
         columns = self._clusters["cluster"].to_pylist(), self._clusters["name"].to_pylist()
         return dict(zip(*columns, strict=True))
 
+    @property
+    def sizes(self) -> dict[int, int]:
+        """How many documents each cluster has."""
+        columns = self._clusters["cluster"].to_pylist(), self._clusters["size"].to_pylist()
+        return dict(zip(*columns, strict=True))
+
+    def forget_names(self) -> None:
+        """Read names again where they are asked for next."""
+        for name in ("_clusters", "names"):
+            self.__dict__.pop(name, None)
+
     @cached_property
     def _reader(self) -> Texts:
         return Texts(self.output)
@@ -465,10 +481,11 @@ class ReleasedModel:
         places = np.flatnonzero(self._clusters["cluster"].to_numpy() == cluster)
         if not len(places):
             there = self._clusters["cluster"].to_pylist()
-            more = ", …" if len(there) > SHOWN else ""
+            if len(there) > SHOWN:  # those near to the number
+                there = sorted(sorted(there, key=lambda one: abs(one - cluster))[:SHOWN])
+            some = "such as" if len(there) < self.n_clusters else "one of"
             raise InvalidInputError(
-                f"cluster must be one of {', '.join(map(str, there[:SHOWN]))}{more}, got "
-                f"{cluster!r}"
+                f"cluster must be {some} {', '.join(map(str, there))}, got {cluster!r}"
             )
         row: dict[str, Any] = self._clusters.slice(int(places[0]), 1).to_pylist()[0]
         return row
@@ -573,6 +590,6 @@ def _ready_rows(rows: Any, n_features: int) -> RowBlock:
 
 def _has_words(block: RowBlock) -> BoolArray:
     """Return whether each row has anything in it."""
-    if block.is_dense:
-        return np.asarray(block.to_dense().any(axis=1))
-    return np.asarray(np.diff(block.to_scipy().indptr) > 0)
+    filled = np.zeros(block.n_rows, np.bool_)
+    filled[nonzero_rows(block)] = True
+    return filled

@@ -31,13 +31,13 @@ from hmrf_dask.jobs.parent import (
     damage_explained,
     files_of,
     find_parent,
-    is_of,
+    is_done,
     last_release,
     parent_again,
 )
 from hmrf_dask.jobs.places import NAME, Report, assignments_of
 from hmrf_dask.jobs.prepare import prepare
-from hmrf_dask.jobs.progress import Tell, Watch, nothing
+from hmrf_dask.jobs.progress import Watch
 from hmrf_dask.jobs.quarantine import TooManyRejectedError
 from hmrf_dask.jobs.release import release, write_fit, write_prediction
 from hmrf_dask.jobs.steps import (
@@ -47,7 +47,9 @@ from hmrf_dask.jobs.steps import (
     find_answers,
     fit_all,
     given_answers,
+    planned_steps,
 )
+from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.lock import OutputLock, held, open_output
 from hmrf_dask.releases.own_files import RUNS, remove_own
@@ -212,7 +214,7 @@ def report_if_done(inputs: Inputs) -> Report | None:
         return None
     with damage_explained(inputs.output):
         release = last_release(inputs.output)
-    if release is None or not is_of(release, inputs):
+    if release is None or not is_done(release, inputs):
         return None
     if damage_of(inputs.output, release):
         return None
@@ -359,6 +361,7 @@ def _point_at(hold: OutputLock, release: Release) -> None:
 
 def _work(run: JobRun) -> Report:
     with damage_explained(run.inputs.output, run.previous):
+        run.watch.plan(planned_steps(run))
         check_parent(run)
         given = given_answers(run)
         material = prepare(run)

@@ -37,7 +37,7 @@ class Settings:
     inference: Inference = "icm"
     refine: str | bool = "auto"
     learn_weights: bool = False
-    metric: str = ""  # "full", or "auto": full, diagonal (learned weights) or none
+    metric: str = ""  # "full", which has steps; "auto" until it is decided
     weight_update: WeightUpdate = "normalized"
     closure: bool = True
     on_conflict: Literal["warn", "raise", "keep", "drop"] = "warn"
@@ -209,6 +209,9 @@ class WeightPrior:
     offset: float = 0.0  # T of the entropy rule
 
 
+NO_FACTOR = np.zeros((0, 0))
+
+
 @dataclass(frozen=True)
 class State:
     """One committed iteration; the next is a pure function of it, the corpus and the pairs."""
@@ -220,6 +223,7 @@ class State:
     linked: tuple[LabelsFile, ...]  # labels of linked partitions
     energy: Energy
     prior: WeightPrior = field(default_factory=WeightPrior)
+    factor: FloatArray = field(default_factory=lambda: NO_FACTOR)  # G: rows are z·G, none: z
     optimal: bool = False  # whether the centroids are those of the sums, but for vacant clusters
 
 

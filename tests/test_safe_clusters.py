@@ -22,8 +22,10 @@ from hmrf_dask.cli import connect
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.connect import connected
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
+from hmrf_dask.flow import versions
+from hmrf_dask.flow.clients import SilentClusterError
 from hmrf_dask.flow.cluster import Watch
-from hmrf_dask.flow.versions import COLUMNS, check_versions, differences, rows_of
+from hmrf_dask.flow.versions import COLUMNS, check_versions, differences, rows_of, versions_of
 from hmrf_dask.jobs.clusters import Cluster
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.release import latest
@@ -233,6 +235,17 @@ def test_the_table_is_of_all_who_take_part(process_client: Client) -> None:
     assert all(set(row) >= set(OWN) - {"instruction set"} for row in table.values())
     workers = [row for name, row in table.items() if name not in ("client", "scheduler")]
     assert all(row == table["client"] for row in workers)
+
+
+def test_who_is_silent_is_left_to_the_check_of_workers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def silent(*_: Any, **__: Any) -> Any:
+        raise SilentClusterError("no answer")
+
+    monkeypatch.setattr(versions, "ask", silent)
+    assert list(versions_of(object())) == ["client"]
+    assert "no answer; versions are not compared" in caplog.text
 
 
 HIDDEN = """

@@ -447,7 +447,7 @@ def test_a_job_runs_in_an_allocation(script: str, tmp_path: Path) -> None:
 
 
 SBATCH = """#!/usr/bin/env bash
-setsid bash "${@: -1}" > "$PWD/worker-$$.log" 2>&1 &
+setsid bash -c "$(cat "${@: -1}")" > "$PWD/worker-$$.log" 2>&1 & # the script will be gone
 echo "Submitted batch job $!"
 """
 SCANCEL = '#!/usr/bin/env bash\nfor job in "$@"; do kill -- "-$job"; done\n'

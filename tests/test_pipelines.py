@@ -275,6 +275,29 @@ def test_commands_on_the_pages_are_ours(monkeypatch: pytest.MonkeyPatch, tmp_pat
         parse(command)
 
 
+def commands_of_deploy() -> Iterator[str]:
+    """Yield our commands in scripts, images, schedules, and in the lists of YAML files."""
+    for path in sorted((ROOT / "deploy").rglob("*")):
+        if path.suffix in (".sh", ".sbatch", ".service", ".py", "") and path.is_file():
+            text = path.read_text().replace("\\\n", " ")
+            for found in re.findall(r"(?:^|[\s=/])hmrf-dask ([^#>|&)\n]+)", text):
+                yield f"hmrf-dask {found.strip()}"
+        elif path.suffix == ".yaml":
+            for found in re.findall(r"\[hmrf-dask, (.+)\]$", path.read_text(), re.MULTILINE):
+                yield f"hmrf-dask {found.replace(',', '')}"
+
+
+def test_commands_of_deploy_are_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        one.replace("$here/", "").replace("$job", "job.yaml") for one in commands_of_deploy()
+    ]
+    assert len(commands) >= 7
+    (tmp_path / "scheduler.json").touch()
+    for command in commands:
+        parse(command.replace("|| code=$?", ""))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_on_the_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())

@@ -166,8 +166,8 @@ def _started(asked: Cluster, name: str) -> Iterator[None]:
     elif not CLASSES[name].has_tls and not asked.insecure:
         raise ConfigurationError(
             f"cluster.class must be one that encrypts, got {name}, which has no TLS: whoever "
-            "reaches its scheduler reads the documents and runs code; keep all others away from "
-            "it (deploy/kubernetes/base/network.yaml), then say cluster: {insecure: true}"
+            "reaches its scheduler reads the documents and runs code; keep others away by a "
+            "NetworkPolicy (deploy/kubernetes/overlays/cluster), then say cluster: {insecure: true}"
         )
     with ExitStack() as stack:
         try:
@@ -177,11 +177,10 @@ def _started(asked: Cluster, name: str) -> Iterator[None]:
             raise
         except Exception as error:  # of classes that are not ours
             raise _not_started(asked, error) from error
-        _refuse_open(asked, cluster.scheduler_address)
+        client = stack.enter_context(closed_in_time("a client", partial(Client, cluster)))
+        _refuse_open(asked, cluster.scheduler_address, _own_address(client))
         if asked.workers is not None:
             within(f"{name} must start workers, got nothing", partial(_scale, cluster, asked))
-        client = stack.enter_context(closed_in_time("a client", partial(Client, cluster)))
-        if asked.workers is not None:
             _wait_for_workers(stack, client, asked)
         if name != "distributed.LocalCluster":  # of this very environment
             check_versions(client)
@@ -284,6 +283,12 @@ def _refuse_open(asked: Cluster, *addresses: str) -> None:
     )
 
 
+def _own_address(client: Any) -> str:
+    """Return the address that a scheduler has in its own network."""
+    told = ask(client, "the scheduler must say its address", client.scheduler.identity)
+    return str(told["address"])
+
+
 def _is_safe(address: str) -> bool:
     """Return whether what goes to an address is encrypted, or stays on this machine."""
     protocol, _ = parse_address(address)
@@ -338,9 +343,7 @@ def _client(
         ) from error
     # By name: Dask forgets a default client whose scheduler ends, and threads would go on here.
     stack.enter_context(dask.config.set(scheduler=client))
-    running: Any = client.scheduler
-    own = ask(client, "the scheduler must say its address", running.identity)["address"]
-    _refuse_open(asked, named, own)
+    _refuse_open(asked, named, _own_address(client))
     if asked.wait_for is not None:
         _wait_for_workers(stack, client, asked)
     check_versions(client)

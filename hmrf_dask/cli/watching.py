@@ -36,6 +36,7 @@ watch_options = with_options(
         "--performance-report", type=Place(), help="Write Dask's own report of a cluster's work."
     ),
 )
+COMMITTED = {"phase", "iteration", "J", "moved", "n_rows"}  # what the event of a commit has
 HELP = {
     "hmrf_iteration": "The iteration of the phase that was committed last.",
     "hmrf_energy": "J, what is minimised, after it.",
@@ -82,7 +83,7 @@ class Metrics:
                 label = f'{{step="{_escaped(event["step"])}"}}'
                 self._set("hmrf_step_done", event.get("done", 0), label)
                 self._set("hmrf_step_size", event.get("of", 0), label)
-            elif "J" in event:
+            elif event.keys() >= COMMITTED:
                 self._commit(event)
 
     def end(self) -> None:
@@ -237,6 +238,8 @@ def _served(metrics: Metrics, address: str) -> Iterator[None]:
 
     host, _, port = address.rpartition(":")
     try:
+        if not host:  # would be every address of this machine
+            raise ValueError("no host")
         server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
     except (OSError, ValueError, OverflowError) as error:
         raise ConfigurationError(

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from hmrf_dask.errors import ConfigurationError, counted
-from hmrf_dask.flow.clients import ask, client_of
+from hmrf_dask.flow.clients import SilentClusterError, ask, client_of
 from hmrf_dask.flow.cluster import workers_by_name
 from hmrf_dask.kernels.compiled import LIBRARIES, kernel_path
 
@@ -67,13 +67,26 @@ def workers_in_words(client: Any) -> str:
 def versions_of(client: Any) -> dict[str, Versions]:
     """Return the versions of "client", "scheduler" and every worker, by address.
 
+    Of a cluster that gives no answer soon they are the client's alone: it is waited for, and who is
+    silent is named, by `flow.cluster.check_workers`.
+    """
+    own: dict[str, Versions] = {"client": versions_here()}
+    try:
+        return own | _versions_there(client)
+    except SilentClusterError as error:
+        log.warning("%s; versions are not compared", error)
+        return own
+
+
+def _versions_there(client: Any) -> dict[str, Versions]:
+    """Return the versions of scheduler and workers.
+
     Dask's own question is answered by workers that lack this package; only the instruction set is
     asked of those that have it.
     """
     packages = [OURS, *LIBRARIES]
     what = "scheduler and workers must say which versions they have"
     told = ask(client, what, lambda: client.get_versions(packages=packages), seconds=SECONDS)
-    table = {"client": versions_here(), "scheduler": _row(told["scheduler"])}
     workers = {name: _row(worker) for name, worker in told["workers"].items()}
     able = [name for name, row in workers.items() if row[OURS] != MISSING]
     run = partial(client.run, instruction_set, workers=able, on_error="return")
@@ -81,7 +94,7 @@ def versions_of(client: Any) -> dict[str, Versions]:
     for name, row in workers.items():
         if isinstance(sets.get(name), str):
             row[INSTRUCTIONS] = sets[name]
-    return {**table, **workers}
+    return {"scheduler": _row(told["scheduler"]), **workers}
 
 
 def _row(told: Mapping[str, Any]) -> dict[str, str]:

@@ -70,7 +70,8 @@ def import_command(output: str, file: str, journal: str | None, as_json: bool, q
     """Add the answers in a FILE (.jsonl, .csv or .json) to the journal of OUTPUT.
 
     Annotators and times stay as they are. What was imported before is not added again, and rows
-    without an answer are left out; where one row is wrong, nothing is added. A run uses them next:
+    without an answer, or about documents that no release had, are left out; where one row is wrong,
+    nothing is added. A run uses them next:
     answers to questions that were asked here by what all of them say together, others with their
     own trust (column trust), or their annotator's.
     """

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.export import Exported
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
+    from hmrf_dask.jobs.namers import Named
     from hmrf_dask.jobs.new_job import NewJob
     from hmrf_dask.jobs.places import Report
     from hmrf_dask.jobs.released import Classified
@@ -391,7 +392,8 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     kind, report = inspection["kind"], inspection.get("report")
     yield f"{bold(kind)} {relative(inspection['place'])}"
     if kind == "output":
-        yield from (_release(inspection["release"]), _holder(inspection["holder"]))
+        edits = (inspection["release"] or {}).get("edits", [])
+        yield from (_release(inspection["release"]), *edits, _holder(inspection["holder"]))
         if len(inspection["releases"]) > 1:
             yield "releases to choose from (by --release N, or diff OUTPUT A B):"
             yield from map(_kept_release, inspection["releases"])
@@ -533,9 +535,8 @@ def _difference(difference: Difference) -> Iterator[str]:
             yield cut_to_terminal(f"    {one_line(row['text'])}")
 
 
-def _renamed(renamed: Renamed) -> Iterator[str]:
-    yield f"cluster {renamed.cluster} is called {bold(one_line(renamed.name))}"
-    yield f"before: {one_line(renamed.before)}"
+def _renamed(renamed: Renamed | Named) -> Iterator[str]:
+    yield one_line(renamed.said)
 
 
 def _edited(edited: Edited) -> Iterator[str]:
@@ -565,6 +566,7 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Findings": _findings,
     "FitResult": _fit,
     "Prediction": _prediction,
+    "Named": _renamed,
     "NewJob": _new_job,
     "Renamed": _renamed,
     "Report": _report,

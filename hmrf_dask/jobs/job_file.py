@@ -135,6 +135,17 @@ _Kinds = Annotated[
 ]
 
 
+class Names(Section):
+    """Who names clusters that nobody named."""
+
+    namer: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        max_length=200,
+        description="module:callable, given words and texts, that returns a name; the environment "
+        "variable HMRF_DASK_NAMERS must list it.",
+    )
+
+
 class Job(Section):
     """What `hmrf-dask run` does.
 
@@ -190,6 +201,9 @@ class Job(Section):
     )
     keep: Annotated[int, Field(**within("keep"))] = Field(
         default=3, description="How many releases stay readable."
+    )
+    names: Names | None = Field(
+        default=None, description="Names for clusters that nobody named, made once for their words."
     )
     questions: Annotated[int, Field(**within("batch"))] = Field(
         default=0,

@@ -14,6 +14,7 @@ from hmrf_dask.checkpoints.directory import CommitLog
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.journal import COUNTING, KEY, take
 from hmrf_dask.jobs.progress import PROGRESS
+from hmrf_dask.jobs.reshape import Edits
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.own_files import HASHES
 from hmrf_dask.releases.release import (
@@ -306,6 +307,9 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
         names = ("number", "run", "parent", "when", "counts")
         published = {name: getattr(release, name) for name in names}
         published |= {"files": len(release.files), "hashed": _checked(storage, release, verify)}
+        n_clusters = release.counts.get("clusters", 0)
+        if edits := Edits.of(release.ledger, n_clusters).described(n_clusters):
+            published["edits"] = edits
     unfinished = sorted(set(storage.names("runs")) - {release.run if release else ""})
     at_work = [holder.run] if holder is not None else ([] if release else unfinished[-1:])
     return {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         SeededKMeans,
         load,
     )
+    from hmrf_dask.estimators.displays import ClusterMapDisplay, ConvergenceDisplay
     from hmrf_dask.estimators.lsa import LSA
     from hmrf_dask.jobs.in_memory import group
     from hmrf_dask.jobs.released import ReleasedModel, load_release
@@ -27,8 +28,10 @@ __all__ = [
     "LSA",
     "Blocks",
     "COPKMeans",
+    "ClusterMapDisplay",
     "ConstrainedKMeans",
     "Constraints",
+    "ConvergenceDisplay",
     "Corpus",
     "HMRFKMeans",
     "KMeans",
@@ -43,7 +46,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Blocks": "rows.blocks", "Constraints": "constraints", "Corpus": "corpus.partitioned",
+    "Blocks": "rows.blocks", "ClusterMapDisplay": "estimators.displays",
+    "ConvergenceDisplay": "estimators.displays",
+    "Constraints": "constraints", "Corpus": "corpus.partitioned",
     "LSA": "estimators.lsa", "OwnDistortion": "distortions", "ReleasedModel": "jobs.released",
     "group": "jobs.in_memory", "load_release": "jobs.released",
 }  # fmt: skip

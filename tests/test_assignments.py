@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from hmrf_dask import Constraints, HMRFKMeans, KMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, InvalidInputError
+from hmrf_dask.estimators import comparison
 from hmrf_dask.jobs import assignments, former
 from hmrf_dask.jobs.assignments import Part, write_assignments, write_clusters
 from hmrf_dask.jobs.former import count_overlap
@@ -127,7 +128,7 @@ def test_columns_are_those_of_the_whole_matrix(
     case: Case, model: HMRFKMeans, tmp_path: Path, partitions: Any, batch: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(assignments, "_BATCH_BYTES", batch)
+    monkeypatch.setattr(comparison, "_BATCH_BYTES", batch)
     corpus = case.corpus(partitions)
     labels = fitted_labels(model, corpus)
     written = write_assignments(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -362,6 +364,11 @@ class RunDirectory(CheckpointStore):
         if not self._storage.batches_events:
             self.flush_events()
 
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What happened so far, in its order, as far as it was written."""
+        return list(read_events(self._storage))
+
     def flush_events(self) -> None:
         """Write events that wait."""
         if self._waiting:
@@ -434,6 +441,22 @@ class RunDirectory(CheckpointStore):
         except DamagedFileError as error:
             self.event({"event": "final-rejected", "reason": str(error)})
             return None
+
+
+def read_events(storage: Storage, folder: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the events of a run in a folder: of one file, or of the objects of a store in order.
+
+    A line that a kill has cut is none.
+    """
+    if "events.jsonl" in storage.names(folder):
+        names = ["events.jsonl"]
+    else:
+        inside = f"{folder}/events" if folder else "events"
+        names = [f"events/{name}" for name in sorted(storage.names(inside))]
+    for name in names:
+        for line in storage.read(f"{folder}/{name}" if folder else name).splitlines():
+            with suppress(ValueError):
+                yield json.loads(line)
 
 
 FORMAT = 2  # since commits say why their start won

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -145,11 +145,39 @@ class CheckpointStore(Protocol):
     def event(self, record: dict[str, Any]) -> None:
         """Note something that happened."""
 
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What happened so far, in its order."""
+
     def finalise(self, record: dict[str, Any]) -> None:
         """Say that the run is done."""
 
     def final(self) -> dict[str, Any] | None:
         """Return what `finalise` was given, None while the run is not done."""
+
+
+_TERMS = ("J", "distortion", "must_link", "cannot_link", "prior")
+
+
+def iterations_in(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the iterations that events tell of: phase, number, rows that moved, J by its terms.
+
+    Of one that was done again it is the last.
+
+    Examples
+    --------
+    >>> event = {"event": "iteration", "phase": "fit", "iteration": 0, "moved": 9, "J": 3.0}
+    >>> iterations_in([event])
+    [{'phase': 'fit', 'iteration': 0, 'moved': 9, 'J': 3.0}]
+    """
+    found = {}
+    for event in events:
+        if event.get("event") == "iteration":
+            names = ("phase", "iteration", "moved", *_TERMS)
+            known = {name: event[name] for name in names if event.get(name) is not None}
+            # Refinement that follows a step of the metric begins again from 1.
+            found[event.get("commit"), event["phase"], event["iteration"]] = known
+    return list(found.values())
 
 
 def commit_content(commit: Commit, writer: str) -> dict[str, Any]:

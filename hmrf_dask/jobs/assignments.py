@@ -20,12 +20,14 @@ from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.estimators.base import HMRFEstimator
-from hmrf_dask.estimators.prediction import (
-    OUTLIER,
-    Predictor,
-    marked_labels_of,
-    over_partitions,
+from hmrf_dask.estimators.comparison import (
+    Compared,
+    assigned_columns,
+    broken_by_row,
+    compare,
+    id_type,
 )
+from hmrf_dask.estimators.prediction import marked_labels_of, over_partitions
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, share_array, tree
 from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER
@@ -45,57 +47,10 @@ from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage, open_storage, temporary_target
 from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
-from hmrf_dask.tasks.partitions import find_ids, labels_at
 from hmrf_dask.text.files import Place
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, Sized
 
 Files = dict[str, str]  # sha256 by name below the output
-Places = tuple[IntArray, IntArray]  # which of the documents named, and their rows of a partition
-
-
-def _violations(
-    flow: DaskFlow, corpus: Corpus, labels: Sequence[Lazy], constraints: Constraints | None
-) -> tuple[list[tuple[IntArray, IntArray]], dict[str, int]]:
-    """Return of each partition the rows that pairs name and how many of these are broken, and all.
-
-    A pair that names a document the corpus has not counts as kept. Labels come here of the
-    documents alone that are named.
-    """
-    if constraints is None:
-        none = np.zeros(0, np.int64)
-        return [(none, none)] * corpus.n_partitions, {"must_link": 0, "cannot_link": 0}
-    places = _places(flow, corpus, constraints)
-    used = [number for number, (documents, _) in enumerate(places) if len(documents)]
-    found = flow.compute(
-        [flow.lazy(labels_at, labels[one], share_array(flow, places[one][1])) for one in used]
-    )
-    known = np.full(len(constraints.documents), -1, np.int32)
-    for number, some in zip(used, found, strict=True):
-        known[places[number][0]] = some
-    must, cannot = known[constraints.must_nodes], known[constraints.cannot_nodes]
-    there = (must >= 0).all(axis=1), (cannot >= 0).all(axis=1)
-    across = constraints.must_nodes[there[0] & (must[:, 0] != must[:, 1])]
-    together = constraints.cannot_nodes[there[1] & (cannot[:, 0] == cannot[:, 1])]
-    ends = np.concatenate([across.ravel(), together.ravel()])
-    broken = np.bincount(ends, minlength=len(known))
-    by_kind = {"must_link": len(across), "cannot_link": len(together)}
-    return [(rows, broken[documents]) for documents, rows in places], by_kind
-
-
-def _places(flow: DaskFlow, corpus: Corpus, constraints: Constraints) -> list[Places]:
-    """Return which of the documents named each partition holds, and at which of its rows."""
-    documents = constraints.documents
-    if constraints.by_id:
-        shared = flow.share(documents)
-        return flow.compute([flow.lazy(find_ids, block, shared) for block in corpus.named])
-    bounds = np.searchsorted(documents, corpus.offsets)
-    return [
-        (np.arange(start, stop), documents[start:stop] - first)
-        for start, stop, first in zip(bounds[:-1], bounds[1:], corpus.offsets, strict=False)
-    ]
-
-
-_BATCH_BYTES = 2**26  # of the distances of some rows to all centroids
 REPRESENTATIVES = 5  # documents of usual length nearest to a centroid, listed for its cluster
 
 
@@ -127,16 +82,6 @@ class Assigned(Sized):
         terms = self.terms
         arrays = () if terms is None else (terms.data, terms.indices, terms.indptr)
         return self.files, self.sizes, self.distortions, self.nearest, self.lengths, arrays
-
-
-@dataclass(frozen=True)
-class Compared(Sized):
-    """Rows next to the clusters."""
-
-    labels: LabelArray
-    own: FloatArray  # distance to the own centroid
-    runner_up: LabelArray  # the nearest other cluster
-    nearest: FloatArray  # how far it is; infinity where there is none
 
 
 @dataclass(frozen=True)
@@ -219,7 +164,7 @@ def write_assignments(
         found = over_partitions(flow, marked_labels_of, predictor, corpus)
     else:
         found = list(labels.to_delayed().ravel())
-    broken, violations = _violations(flow, corpus, found, constraints)
+    broken, violations = broken_by_row(flow, corpus, found, constraints)
     compared = over_partitions(flow, compare, predictor, corpus, found)
     files = [
         flow.lazy(
@@ -235,12 +180,6 @@ def write_assignments(
     former = filter(ASSIGNMENTS.fullmatch, storage.names(ASSIGNMENTS_FOLDER))
     storage.delete({f"{ASSIGNMENTS_FOLDER}/{name}" for name in former} - set(paths))
     return replace(written, violations=violations)
-
-
-def marked_labels(model: HMRFEstimator) -> Any:
-    """Return the labels of a fit, lazy ones, with -1 in place of those of outliers."""
-    labels, outliers = model.labels_, model.outliers_
-    return labels if outliers is None else labels - (labels - OUTLIER) * outliers
 
 
 def _refuse_foreign(storage: Storage) -> None:
@@ -284,6 +223,16 @@ def table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa
     )
 
 
+def require_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> None:
+    """Refuse columns that assignments do not have, naming those that they have."""
+    unknown = [column for column in wanted or () if column not in there]
+    if unknown:
+        raise InvalidInputError(
+            f"columns must be among those of the assignments ({', '.join(there)}), got "
+            f"{', '.join(map(repr, unknown))}; name some of these, or leave columns out"
+        )
+
+
 def by_key(files: Files) -> dict[str, Files]:
     """Return files of assignments by what their rows are called."""
     sorted_out: dict[str, Files] = defaultdict(dict)
@@ -305,29 +254,8 @@ def _write_part(
     words: DocumentWords | None,
 ) -> Assigned:
     """Write the file of one partition; `pairs` are rows that have some, and how many are broken."""
-    labels, own, runner_up = compared.labels, compared.own, compared.runner_up
-    rows, violated = pairs
     called = np.asarray(target.cluster_ids, np.int32)
-    outliers = labels < 0
-    broken = np.zeros(block.n_rows, np.int32)
-    broken[rows] = violated
-    constrained = np.zeros(block.n_rows, np.bool_)
-    constrained[rows] = True
-    columns = {
-        "doc_id": pa.array(block.ids.tolist(), _id_type(block.ids)),
-        "cluster": column(np.where(outliers, np.int32(OUTLIER), called[labels]), pa.int32()),
-        "distortion": column(own, pa.float64()),
-        "runner_up": column(called[runner_up], pa.int32()),
-        "margin": column(compared.nearest - own, pa.float64()),
-        "constrained": column(constrained, pa.bool_()),
-        "violated": column(broken, pa.int32()),
-    }
-    if outliers.any():
-        no_margin = column(outliers, pa.bool_())
-        columns["margin"] = pc.if_else(no_margin, pa.scalar(None, pa.float64()), columns["margin"])
-    if len(called) == 1:  # no other cluster
-        columns["runner_up"] = pa.nulls(len(own), pa.int32())
-        columns["margin"] = pa.nulls(len(own), pa.float64())
+    columns = assigned_columns(block, compared, called, pairs)
     if target.kept is not None and target.place is not None:
         columns |= _kept_of(block, target.kept, target.place)
     data = encode_parquet(pa.table(columns))
@@ -371,30 +299,6 @@ def _kept_of(block: RowBlock, name: str, place: Place) -> dict[str, pa.Array]:
     return {name: rows[name].combine_chunks() for name in rows.column_names}
 
 
-def compare(block: RowBlock, predictor: Predictor, table: Any, labels: LabelArray) -> Compared:
-    """Compare rows with their own cluster and the nearest other one.
-
-    The distances are those of `transform`; ties go to the lowest cluster, as in `predict`. Outliers
-    have no cluster: their own distance is the least one, and the nearest cluster the other one.
-    """
-    n_rows, n_clusters = block.n_rows, len(predictor.centroids)
-    own, nearest = np.empty(n_rows), np.empty(n_rows)
-    runner_up = np.zeros(n_rows, np.int32)
-    step = max(1, _BATCH_BYTES // (8 * n_clusters))
-    for start in range(0, n_rows, step):
-        some = slice(start, min(start + step, n_rows))
-        rows = block.rows(some.start, some.stop)
-        matrix = predictor.distortion.distances(rows, predictor.terms(rows), table)
-        every, outliers = np.arange(rows.n_rows), labels[some] < 0
-        nearest_of_all = matrix.argmin(axis=1)
-        own[some] = matrix[every, np.where(outliers, nearest_of_all, labels[some])]
-        inside = np.flatnonzero(~outliers)
-        matrix[inside, labels[some][inside]] = np.inf
-        runner_up[some] = matrix.argmin(axis=1)
-        nearest[some] = matrix[every, runner_up[some]]
-    return Compared(labels, own, runner_up, nearest)
-
-
 def _nearest(rows: Nearest) -> Nearest:
     """Return the nearest of each label and class of lengths: least distances first, ties by id."""
     order = np.lexsort((rows.ids, rows.distances, rows.lengths, rows.labels))
@@ -428,23 +332,6 @@ def _joined(parts: Sequence[Assigned]) -> Assigned:
     )
 
 
-def _id_type(ids: AnyArray) -> pa.DataType:
-    return pa.string() if ids.dtype.kind == "U" else pa.int64()
-
-
-def column(values: AnyArray, kind: pa.DataType) -> pa.Array:
-    """Return numbers as Arrow takes them; its own way imports pandas, 0.7 s of every worker.
-
-    Examples
-    --------
-    >>> column(np.array([True, False]), pa.bool_()).to_pylist()
-    [True, False]
-    """
-    bits = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
-    data = pa.py_buffer(np.require(bits, requirements=["C", "A"]))  # frames are often not aligned
-    return pa.Array.from_buffers(kind, len(values), [None, data])
-
-
 NAME = "clusters.parquet"
 
 
@@ -469,7 +356,7 @@ def write_clusters(
             "cluster": pa.array(called[order].tolist(), pa.int32()),
             "size": pa.array(assigned.sizes[order].tolist(), pa.int64()),
             "top_words": pa.array(listed, pa.list_(pa.string())),
-            "representatives": pa.array(near, pa.list_(_id_type(assigned.nearest.ids))),
+            "representatives": pa.array(near, pa.list_(id_type(assigned.nearest.ids))),
             "cohesion": pa.array([_cohesion(assigned, label) for label in order], pa.float64()),
         }
     )

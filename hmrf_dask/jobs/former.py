@@ -20,7 +20,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfWarning, counted
 from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy, tree
-from hmrf_dask.jobs.assignments import column, paths_of
+from hmrf_dask.jobs.assignments import paths_of
 from hmrf_dask.jobs.places import ANSWERS, ASSIGNMENTS_FOLDER, GONE, assignments_of
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.releases.release import (
@@ -32,6 +32,7 @@ from hmrf_dask.releases.release import (
 )
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
+from hmrf_dask.rows.encoding import as_arrow
 from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.tasks.partitions import add_limbs, find_ids
 from hmrf_dask.text.files import Place
@@ -308,7 +309,7 @@ def _join_block(
     if block is not None:
         ids = pa.array(block.ids.tolist()).cast(pa.string())
         shown = np.zeros(block.n_rows, np.int32) if labels is None else labels
-        new = pa.table([ids, column(shown + np.int32(shift), pa.int32())], schema=_SCHEMA)
+        new = pa.table([ids, as_arrow(shown + np.int32(shift), pa.int32())], schema=_SCHEMA)
     joined = _join(_SCHEMA.empty_table() if before is None else before, new)
     return replace(joined, lost=int(old is not None and before is None))
 
@@ -338,7 +339,7 @@ def split_table(table: pa.Table, n_buckets: int) -> list[pa.Table]:
     """Return documents in buckets by the hash of their ids: one id is in one bucket everywhere."""
     ids = np.asarray(table["doc_id"].to_pylist(), dtype=np.str_)
     bucket = hash_ids(ids) % np.uint64(n_buckets)
-    return [table.filter(column(bucket == one, pa.bool_())) for one in range(n_buckets)]
+    return [table.filter(as_arrow(bucket == one, pa.bool_())) for one in range(n_buckets)]
 
 
 def _left(joined: _Joined) -> IntArray:

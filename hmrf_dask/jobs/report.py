@@ -18,8 +18,8 @@ from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import ConfigurationError, HmrfError, HmrfWarning, in_words
 from hmrf_dask.jobs.names import names_given
-from hmrf_dask.jobs.report_answers import BrokenPair, answers_of, broken_pairs
-from hmrf_dask.jobs.report_clusters import clusters_of, documents_of, survey, with_documents
+from hmrf_dask.jobs.report_answers import answers_of
+from hmrf_dask.jobs.report_clusters import clusters_of, survey
 from hmrf_dask.jobs.report_fit import agreement_of, fit_of
 from hmrf_dask.jobs.report_history import comparison_of, flows_of, nights_of
 from hmrf_dask.jobs.report_subject import (
@@ -35,6 +35,8 @@ from hmrf_dask.jobs.report_texts import NIGHT_BYTES, Archive, archive_of, texts_
 from hmrf_dask.jobs.steps import JobRun
 from hmrf_dask.releases.release import Release, latest, read_if_whole
 from hmrf_dask.report.alerts import Facts, alerts_of
+from hmrf_dask.report.broken import BrokenPair, broken_pairs
+from hmrf_dask.report.clusters import documents_of, with_documents
 from hmrf_dask.report.content import HTML, JSON, Comparison, Report, Text, excerpt, rounded
 from hmrf_dask.report.page import page
 from hmrf_dask.storage.addresses import absolute_url
@@ -206,11 +208,13 @@ def make_report(
     before : Release, optional
         That it is compared with; without it its parent.
     """
+    if subject.release is None and subject.former is not None and not subject.files:
+        return subject.former  # of a fit in Python, which alone had the rows
     whole = survey(subject)
     clusters, drawn = clusters_of(subject, whole, _names_by_cluster(subject))
     tables = (whole.sampled, whole.typical, whole.borderline, whole.breaking)
     shown = _Shown(*(documents_of(table, drawn) for table in tables))
-    pairs = subject.attempt("Broken answers", lambda: broken_pairs(subject, whole)) or []
+    pairs = subject.attempt("Broken answers", lambda: broken_pairs(subject.pairs(), whole)) or []
     shown = _with_texts(subject, archive, shown, pairs)
     clusters = with_documents(clusters, shown.typical, shown.borderline)
     record, release = subject.record, subject.release

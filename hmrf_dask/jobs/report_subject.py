@@ -25,6 +25,7 @@ from hmrf_dask.jobs.places import Report as RunRecord
 from hmrf_dask.releases.ownership import read_owner
 from hmrf_dask.releases.release import Release, read_file, read_if_whole, release_log
 from hmrf_dask.report.content import JSON, Report
+from hmrf_dask.report.words import Words
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage, open_storage
 from hmrf_dask.text.files import Place, load_vocabulary
@@ -32,20 +33,7 @@ from hmrf_dask.types import AnyArray
 
 Value = TypeVar("Value")
 Wanted = Mapping[str, set[str]]  # ids of documents by what their file of assignments is called
-Terms = Callable[[AnyArray], Sequence[str | None]]
 READABLE = (HmrfError, OSError, ValueError, KeyError, pa.ArrowException)
-
-
-@dataclass(frozen=True)
-class Words:
-    """The words of the first `n_columns` columns; `components` of LSA lead from columns to them.
-
-    Of rows of words and vectors the columns after these are numbers of vectors.
-    """
-
-    terms: Terms
-    n_columns: int
-    components: AnyArray | None = None
 
 
 @dataclass
@@ -180,6 +168,17 @@ def former_of_run(url: str, run: str | None) -> Report | None:
     return None if run is None else _former(open_storage(url, {}, durable=False), f"runs/{run}")
 
 
+def page_of(url: str, release: Release) -> Report:
+    """Return the report that was written with a release, or say how to make it again."""
+    report = former_of_run(url, release.run)
+    if report is None:
+        raise ConfigurationError(
+            f"a release must have its report to show it, got none in runs/{release.run}; make it "
+            f"again: hmrf-dask report {url} --release {release.number}"
+        )
+    return report
+
+
 def _words_of(subject: Subject) -> Words | None:
     identity = None if subject.release is None else subject.release.ledger.get(VOCABULARY)
     if identity is None:
@@ -207,13 +206,18 @@ def of_fit(url: str) -> Subject:
         )
         or {}
     )
-    if "run.json" not in storage.names("") and not subject.files:
-        raise ConfigurationError(
-            f"a report must be of the output of a job, or of the run directory of a fit, got "
-            f"{url}, where neither lies; check the path"
-        )
     subject.former = _former(storage, "")
-    return subject
+    if subject.files or subject.model or subject.former is not None:
+        return subject
+    if "run.json" in storage.names(""):
+        raise ConfigurationError(
+            f"a report must be of files, or of a fit in Python that wrote its own, got {url}, "
+            "where neither lies any more; call report(X) of the estimator"
+        )
+    raise ConfigurationError(
+        f"a report must be of the output of a job, or of the run directory of a fit, got "
+        f"{url}, where neither lies; check the path"
+    )
 
 
 def step_seconds(record: RunRecord | None) -> dict[str, float]:

@@ -20,9 +20,8 @@ from hmrf_dask.jobs.inputs import load_job, resolved
 from hmrf_dask.jobs.parent import JOB, files_of
 from hmrf_dask.jobs.report_subject import Subject, Wanted
 from hmrf_dask.releases.release import Release
-from hmrf_dask.report.content import Report, Text, excerpt
+from hmrf_dask.report.content import LENGTH, Report, Text, excerpt
 
-LENGTH: Final = 240  # characters of a text in report.json
 NIGHT_BYTES: Final = 256 * 2**20
 
 

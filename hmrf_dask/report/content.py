@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from html import escape
 from typing import Any, Final, Literal
 
 from hmrf_dask.storage.sealed import seal_for_people, unseal_as
 
 FORMAT: Final = "hmrf-dask/report/v1"
 HTML, JSON = "report.html", "report.json"
+LENGTH: Final = 240  # characters of a text
 _SPACES = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 _DIGITS: Final = 6  # of measured numbers
 
@@ -110,6 +113,9 @@ class Cluster:
         "kept", "new" or "split".
     spread : float or None
         The mean distance of its documents to its centroid: smaller is tighter.
+    gain : float or None
+        How much nearer its documents are to its centroid than to that of all documents; 0 of a
+        cluster that is like all documents together. Only where distances are cosines.
     linked, broken : int
         Documents that answers name; those of them with a broken answer.
     undecided : int
@@ -136,6 +142,7 @@ class Cluster:
     typical: tuple[Text, ...] = ()
     borderline: tuple[Text, ...] = ()
     similar: tuple[Near, ...] = ()
+    gain: float | None = None
 
 
 @dataclass(frozen=True)
@@ -158,12 +165,21 @@ class Doubtful:
 
 @dataclass(frozen=True)
 class AnswerPart:
-    """What answers there are and what became of them."""
+    """What answers there are and what became of them.
+
+    Attributes
+    ----------
+    chains : tuple of tuple of str
+        Of answers that contradict each other: each document is said to be the same as the next,
+        the first and the last to be different. The shortest of `n_contradictions`.
+    """
 
     counts: dict[str, Any]
     broken: tuple[Broken, ...] = ()
     doubtful: tuple[Doubtful, ...] = ()
     left_out: tuple[Doubtful, ...] = ()
+    n_contradictions: int = 0
+    chains: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -190,7 +206,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Moved:
-    """A sampled document that is in another cluster than before."""
+    """A document of the sample that is in another cluster than before."""
 
     document: Text
     before: int
@@ -199,7 +215,10 @@ class Moved:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two releases: `n_moved` of the `n_compared` sampled documents that both have moved."""
+    """Two releases: `n_moved` of the `n_compared` documents that both have are elsewhere now.
+
+    Listed are those of the sample.
+    """
 
     before: int
     after: int
@@ -219,6 +238,20 @@ class Step:
     terms: dict[str, float]  # J and what it is made of
 
 
+def step_of(iteration: Mapping[str, Any]) -> Step:
+    """Return an iteration as `iterations_in` gives it.
+
+    Examples
+    --------
+    >>> step_of({"phase": "fit", "iteration": 0, "moved": 9, "J": 3}).terms
+    {'J': 3.0}
+    """
+    about = ("phase", "iteration", "moved")
+    phase, number, moved = (iteration[name] for name in about)
+    terms = {name: float(value) for name, value in iteration.items() if name not in about}
+    return Step(str(phase), int(number), int(moved), terms)
+
+
 @dataclass(frozen=True)
 class Fit:
     """How the fit went, with which settings."""
@@ -230,6 +263,7 @@ class Fit:
     versions: dict[str, str]
     again: tuple[str, ...]  # commands
     learned: tuple[Word, ...] = ()
+    memory: dict[str, int] = field(default_factory=dict)  # the most bytes at a time, by process
 
 
 @dataclass(frozen=True)
@@ -280,6 +314,18 @@ class Report:
     def to_json(self) -> bytes:
         """Return report.json, sealed; numbers have six digits."""
         return seal_for_people({"format": FORMAT, **rounded(asdict(self))})
+
+    def to_html(self) -> bytes:
+        """Return report.html, a page that loads nothing."""
+        from hmrf_dask.report.page import page
+
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame of its own, for notebooks."""
+        shown = escape(self.to_html().decode())
+        style = "width: 100%; height: 45rem; border: 1px solid #888"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{shown}"></iframe>'
 
     @staticmethod
     def from_json(data: bytes, name: str = JSON) -> Report:

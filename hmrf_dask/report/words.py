@@ -7,6 +7,7 @@ reader of the page moves between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,11 +19,25 @@ MOST_BARS: Final = 15  # of a cluster, by each of the two ends of relevance
 _RARE = 0.05  # of the heaviest word of a cluster: lighter ones are no words of it
 _BLOCK = 64  # clusters at a time
 
+Terms = Callable[[AnyArray], Sequence[str | None]]  # the words of columns; None: it has none
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of the first `n_columns` columns; `components` of LSA lead from columns to them.
+
+    Of rows of words and vectors the columns after these are numbers of vectors.
+    """
+
+    terms: Terms
+    n_columns: int
+    components: AnyArray | None = None
+
 
 def word_bars(
     centroids: AnyArray,
     sizes: IntArray,
-    terms: Callable[[AnyArray], Sequence[str | None]],
+    terms: Terms,
     *,
     components: AnyArray | None = None,
     learned: FloatArray | None = None,
@@ -65,7 +80,7 @@ def word_bars(
 def _bars(
     weights: FloatArray,
     overall: FloatArray,
-    terms: Callable[[AnyArray], Sequence[str | None]],
+    terms: Terms,
     learned: FloatArray | None,
     most: int,
 ) -> tuple[Word, ...]:

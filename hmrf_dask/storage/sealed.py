@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 Form = TypeVar("Form")
+_READERS: dict[type[Any], TypeAdapter[Any]] = {}
 RESTORE = "restore it from a copy, never edit it"
 
 
@@ -155,12 +155,13 @@ def typed(form: type[Form], content: object, name: str) -> Form:
         raise DamagedFileError(_damaged(name, f"{place}: {first['msg']}")) from None
 
 
-@cache
 def _reader(form: type[Form]) -> TypeAdapter[Form]:
     """Return what makes the dataclass of JSON values: to build it takes longer than to read."""
     from pydantic import TypeAdapter
 
-    return TypeAdapter(form)
+    if form not in _READERS:
+        _READERS[form] = TypeAdapter(form)
+    return _READERS[form]
 
 
 def _damaged(name: str, got: str) -> str:

@@ -15,11 +15,12 @@ from hmrf_dask import HMRFKMeans, KMeans, MPCKMeans, load
 from hmrf_dask.errors import DistortionError, InvalidInputError
 from hmrf_dask.storage.sealed import digest, seal_for_people, unseal
 from tests.support.family_fits import counts, pairs_of
+from tests.support.long_cases import long
 from tests.support.own_distortions import Hellinger
 from tests.support.problems import DISTORTIONS
 
 
-@pytest.mark.parametrize("learn", [True, False])
+@pytest.mark.parametrize("learn", [True, *long(False)])
 @pytest.mark.parametrize("distortion", DISTORTIONS)
 def test_a_loaded_model_gives_the_same_bits(distortion: str, learn: bool, tmp_path: Path) -> None:
     rows, hidden = counts()

@@ -90,6 +90,7 @@ RANGES: Final[dict[str, Range]] = {
     "threads": Range(1, 4_096),
     "processes": Range(1, 1_024),  # each is a Python of its own on this machine
     "workers": Range(1, 100_000),
+    "seconds": Range(1.0, 86_400.0),  # a day: nobody waits for workers longer
     "questions": Range(0, LARGEST_INT32),
     "batch": Range(0, 10_000),  # questions at a time: nobody answers more in a night
     "neighbourhoods": Range(2, LARGEST_INT32),  # one has nothing to differ from

@@ -8,7 +8,10 @@ large ones in modules of their own.
 from __future__ import annotations
 
 import atexit
+import shlex
+import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,6 +42,7 @@ from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.cli.release_commands import classify, diff, edit, export
 from hmrf_dask.cli.report_command import report
+from hmrf_dask.cli.watching import watch_options, watched, watching
 from hmrf_dask.parameters import RANGES
 from hmrf_dask.progress import START
 
@@ -124,6 +128,7 @@ def check(
 )
 @how_to_print
 @where_to_run
+@watch_options
 def run(
     job_file: str,
     output: str | None,
@@ -142,15 +147,23 @@ def run(
     The same command again is up to date at once, or resumes where a killed run stopped. One run at
     a time writes an output; another one ends with exit code 75 and says who that is.
     """
+    watch = watching(where)
     way = scheduler_option(where)
     how = {"take_over": take_over, "allow_shrink": allow_shrink, "choose_k": choose_k}
-    with shown_progress(quiet=quiet) as tell:
+    with (
+        shown_progress(quiet=quiet) as show,
+        watched(show, {} if detach else watch) as tell,
+    ):
+        from hmrf_dask.cli.connect import reported_by_dask
         from hmrf_dask.jobs.run_job import report_if_done, run_job
 
         inputs = _inputs(job_file, output, from_release, predict=predict, how=how)
         report = report_if_done(inputs)
         if report is None and not detach:
-            with connected_to(way, inputs.job.cluster):
+            with (
+                connected_to(way, inputs.job.cluster),
+                reported_by_dask(watch.get("performance_report")),
+            ):
                 report = run_job(inputs, tell=tell)
     if report is not None:
         print_result(report, as_json=as_json, quiet=quiet)
@@ -159,7 +172,9 @@ def run(
     if as_json:
         print_result(detached, as_json=True, quiet=quiet)
     elif not quiet:
-        command = f"hmrf-dask inspect {detached['output']}"
+        from hmrf_dask.cli.terminal import relative
+
+        command = f"hmrf-dask inspect {relative(detached['output'])} --watch"
         click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
 
 
@@ -180,7 +195,8 @@ def _inputs(
         changes["mode"] = "predict"
     job = load_job(job_file, changes)
     refuse_memory(job.output, "output")
-    return gather(_with_scheduler_file(job, job_file), job_file, from_release, **how)
+    inputs = gather(_with_scheduler_file(job, job_file), job_file, from_release, **how)
+    return replace(inputs, command=shlex.join(["hmrf-dask", *sys.argv[1:]]))
 
 
 def _with_scheduler_file(job: Job, job_file: str) -> Job:
@@ -197,7 +213,8 @@ def _with_scheduler_file(job: Job, job_file: str) -> Job:
 
 def _detach(inputs: Inputs, way: dict[str, Any]) -> dict[str, str]:
     cluster = inputs.job.cluster
-    if not (cluster.stays and not way) and not way.keys() & {"scheduler", "scheduler_file"}:
+    named = way.keys() - {"insecure"}
+    if not (cluster.stays and not named) and not way.keys() & {"scheduler", "scheduler_file"}:
         raise click.UsageError(
             "--detach needs a scheduler that stays when this command ends; give --scheduler or "
             "--scheduler-file, or cluster.address or cluster.scheduler_file in the job file"

@@ -76,8 +76,6 @@ def test_it_says_what_is_there(tmp_path: Path) -> None:
     for words in ("2 files (1 jsonl, 1 jsonl.gz)", "40 documents (all read)", "language en"):
         assert words in shown.stdout
     assert "nothing found that would stop a run" in shown.stdout
-    assert "reading documents 2 of 2" not in shown.stdout
-    assert "reading documents" in shown.stderr
     assert check(manifest, "--quiet").stderr == ""
 
 
@@ -106,6 +104,16 @@ def test_it_ends_with_65_where_a_run_would(tmp_path: Path) -> None:
     quiet = check(manifest, "--quiet")
     assert (quiet.stdout, quiet.stderr.count("error: ")) == ("", 3)
     assert found["first_bad_records"][0]["line"] == 4
+
+
+def test_more_clusters_than_documents_would_stop_a_run(tmp_path: Path) -> None:
+    written(tmp_path, {"a.jsonl": lines(0, 1)})
+    job = {"$schema": "hmrf-dask/job/v1", "manifest": "manifest.yaml", "output": "out"}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({**job, "method": {"n_clusters": 3}}))
+    result = check(str(tmp_path / "job.yaml"))
+    assert result.exit_code == 65
+    assert "n_clusters must be at most the number of documents, got 3 for 1" in result.stdout
+    assert "texts have 7 characters; " in result.stdout
 
 
 def test_a_sample_is_spread_over_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ WORK = {
     "init": "hmrf_dask.jobs.new_job.job_for",
     "classify": "hmrf_dask.jobs.released.classify_texts",
     "export": "hmrf_dask.jobs.export.export_groups",
-    "edit": "hmrf_dask.jobs.edit.rename_cluster",
+    "edit": "hmrf_dask.jobs.released.load_release",
     "diff": "hmrf_dask.jobs.changes.difference",
     "fit": "hmrf_dask.jobs.fit_files.fit_files",
     "predict": "hmrf_dask.jobs.fit_files.predict_files",
@@ -93,7 +93,7 @@ def _given(folder: Path, name: str) -> list[str]:
 def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the demo, which takes its time and has tests of its own, end at once."""
     cluster = ClusterSummary(0, 1, ["word"], "numpy.fft", 1.0)
-    files = {"rows": "demo/rows", "pairs": "demo/pairs.csv", "run": "demo/run"}
+    files = {"rows": "demo/rows", "pairs": "demo/pairs.csv", "run": "demo/run", "report": "r"}
     no_pairs = {"must_link": 0, "cannot_link": 0}
     shares = (0.1, 0.2, 0.1, 0.2)
     few = FewAnswers(1, 0.5, 0.5)
@@ -220,6 +220,13 @@ def test_after_ctrl_c_it_says_what_to_do(
     assert result.stderr.endswith(
         f"interrupted; {AGAIN.get(name, 'run it again to have it all')}\n"
     )
+
+
+def test_groups_have_examples_and_no_sentence_is_cut() -> None:
+    for path in ((), ("answers",)):
+        shown = CliRunner().invoke(hmrf, [*path, "--help"], terminal_width=80).stdout.splitlines()
+        assert len([line for line in shown if line.startswith("    hmrf-dask ")]) == 2
+        assert [line for line in shown[1:] if line.endswith("...")] == []
 
 
 @all_commands

@@ -72,6 +72,7 @@ def test_a_run_takes_the_journal_next_to_files(corpus: JobCorpus) -> None:
     inspected = CliRunner().invoke(hmrf, ["inspect", first.output, "--json"])
     assert json.loads(inspected.stdout)["journal"] == {
         "end": journal.end, "answers": 21, "bad": 0, "taken": taken.answers["journal"],
+        "since": 0,
     }  # fmt: skip
     journal.append(Entry("undo", "undo", about="d10"))
     again = run(job)

@@ -22,7 +22,7 @@ from tests.support.job_runs import run
 from tests.support.pages import TOPICS, documents, running, session_of
 
 PAYLOADS = (Path(__file__).parent / "support/payloads.txt").read_text().splitlines()
-VIEWS = ("answers", "disputes", "groups", "history", "people")
+VIEWS = ("answers", "disputes", "groups", "clusters", "history", "people")
 TRAP = "window.fired = () => { document.documentElement.dataset.fired = 'yes'; }"
 
 
@@ -293,6 +293,30 @@ def test_no_payload_runs(browser, tmp_path):
             page.locator("main script, main img, main iframe, main svg, main object").count() == 0
         )
         assert page.url == f"http://{server.host}/"
+
+
+def test_clusters_are_merged_by_the_keyboard_and_the_focus_stays(browser, tmp_path):
+    with (
+        running(session_of(tmp_path, documents(12))) as server,
+        tab(browser, server.address) as page,
+    ):
+        sign_in(page)
+        page.click("[data-view=clusters]")
+        page.wait_for_selector("#merge:disabled")
+        for cluster in (0, 3):
+            page.focus(f"[data-place='choose {cluster}']")
+            page.keyboard.press("Space")
+        assert page.text_content("#to-merge") == "3 would go into 0."
+        page.focus("#merge")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#said:not(:empty)")
+        assert page.text_content("#said") == "Merge by Ada."
+        assert "merge of [0, 3]" in page.text_content("main [role=status]")
+        page.focus("[data-place='freeze 2']")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=freeze of [2]")
+        assert page.evaluate("() => document.activeElement.dataset.place") == "freeze 2"
+        assert server.page.clusters.edits == [("merge", [0, 3], ""), ("freeze", [2], "")]
 
 
 # ---- who reads it otherwise

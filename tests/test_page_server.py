@@ -267,6 +267,14 @@ def test_groups_have_names_that_people_give(page):
     assert status == 400
 
 
+def test_clusters_are_edited_by_lists_of_numbers(page):
+    assert [one["cluster"] for one in page.get("/api/clusters")["clusters"]] == [0, 1, 2, 3, 4]
+    assert page.post("edit", verb="merge", clusters=[0, 1])["words"] == ["Merge by ."]
+    for wrong in (None, "01", [0, "1"], [True], [0.5]):
+        status, body, _ = page.request("POST", "/api/edit", {"verb": "merge", "clusters": wrong})
+        assert (status, b"whole numbers" in body) == (400, True)
+
+
 def test_a_document_that_is_gone_is_not_asked_about(tmp_path):
     texts = documents(12)
     archive = Archive(texts)

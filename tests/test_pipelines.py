@@ -26,6 +26,8 @@ from tests.support.job_corpus import lines
 ROOT = Path(__file__).parents[1]
 PIPELINES = ROOT / "pipelines"
 NIGHTLY = PIPELINES / "nightly"
+DEPLOY = ROOT / "deploy"
+CRON_JOB = DEPLOY / "kubernetes" / "base" / "cronjob.yaml"
 N_DOCUMENTS, N_TOPICS = 400, 10
 TRY_AGAIN = errors.HeldError.exit_code
 
@@ -176,7 +178,7 @@ Pod = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 @pytest.fixture
 def pod() -> Pod:
     """Give the job, its pod and its container of the Kubernetes manifest."""
-    content = yaml.safe_load((NIGHTLY / "cronjob.yaml").read_text())
+    content = yaml.safe_load(CRON_JOB.read_text())
     assert (content["apiVersion"], content["kind"]) == ("batch/v1", "CronJob")
     assert content["spec"]["concurrencyPolicy"] == "Forbid"
     job = content["spec"]["jobTemplate"]["spec"]
@@ -207,8 +209,7 @@ def test_the_cron_job_runs_our_command_where_only_its_volumes_can_be_written(pod
     assert container["securityContext"]["readOnlyRootFilesystem"]
     writable = [PurePosixPath(at) for at, name in mounts.items() if "emptyDir" in volumes[name]]
     environment = {one["name"]: one["value"] for one in container["env"]}
-    for name in ("HOME", "NUMBA_CACHE_DIR"):
-        assert any(PurePosixPath(environment[name]).is_relative_to(one) for one in writable)
+    assert any(PurePosixPath(environment["HOME"]).is_relative_to(one) for one in writable)
     assert any(PurePosixPath("/tmp").is_relative_to(one) for one in writable)
     resources = container["resources"]
     assert resources["requests"] == resources["limits"]  # the plan of memory is made of the limit
@@ -219,7 +220,7 @@ def test_the_cron_job_runs_our_command_where_only_its_volumes_can_be_written(pod
 def section(unit: str, name: str) -> dict[str, str]:
     parser = configparser.RawConfigParser(strict=True)
     parser.optionxform = str  # type: ignore[assignment, method-assign]  # as it is done
-    parser.read(NIGHTLY / unit)
+    parser.read(DEPLOY / "systemd" / unit)
     return dict(parser[name])
 
 
@@ -237,7 +238,7 @@ def test_the_service_tries_again_what_another_try_may_solve() -> None:
 
 
 def test_timer_and_cron_job_begin_at_the_same_time_whatever_the_season() -> None:
-    content = yaml.safe_load((NIGHTLY / "cronjob.yaml").read_text())["spec"]
+    content = yaml.safe_load(CRON_JOB.read_text())["spec"]
     minute, hour, *rest = content["schedule"].split()
     assert rest == ["*"] * 3
     assert content["timeZone"] == "Etc/UTC"
@@ -274,6 +275,29 @@ def test_commands_on_the_pages_are_ours(monkeypatch: pytest.MonkeyPatch, tmp_pat
         parse(command)
 
 
+def commands_of_deploy() -> Iterator[str]:
+    """Yield our commands in scripts, images, schedules, and in the lists of YAML files."""
+    for path in sorted((ROOT / "deploy").rglob("*")):
+        if path.suffix in (".sh", ".sbatch", ".service", ".py", "") and path.is_file():
+            text = path.read_text().replace("\\\n", " ")
+            for found in re.findall(r"(?:^|[\s=/])hmrf-dask ([^#>|&)\n]+)", text):
+                yield f"hmrf-dask {found.strip()}"
+        elif path.suffix == ".yaml":
+            for found in re.findall(r"\[hmrf-dask, (.+)\]$", path.read_text(), re.MULTILINE):
+                yield f"hmrf-dask {found.replace(',', '')}"
+
+
+def test_commands_of_deploy_are_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        one.replace("$here/", "").replace("$job", "job.yaml") for one in commands_of_deploy()
+    ]
+    assert len(commands) >= 7
+    (tmp_path / "scheduler.json").touch()
+    for command in commands:
+        parse(command.replace("|| code=$?", ""))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_on_the_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
@@ -301,8 +325,8 @@ def test_the_files_on_the_pages_can_be_read(tmp_path: Path) -> None:
 
 
 def test_the_image_is_made_of_files_that_are_there() -> None:
-    text = (ROOT / "deploy" / "Dockerfile").read_text()
-    names = " ".join(re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE)).split()
+    text = (DEPLOY / "image" / "Dockerfile").read_text()
+    names = " ".join(re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)).split()
     assert "requirements/lock.txt" in names
     for name in names:
         assert (ROOT / name).exists()

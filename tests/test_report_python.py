@@ -27,6 +27,8 @@ from hmrf_dask import (
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
 from hmrf_dask.report.content import Report
+from hmrf_dask.report.page import page
+from tests.support.reports import example
 
 mpl.use("Agg")
 RNG = np.random.default_rng(0)
@@ -97,6 +99,16 @@ def test_any_partitions_forms_and_ids_give_the_same_report(fitted: Any) -> None:
     assert shown.text == TEXTS[int(shown.id.removeprefix("doc-"))]
 
 
+def test_contradictions_are_drawn_in_chains(fitted: Any) -> None:
+    _, rows, model = fitted
+    must, cannot = [(0, 1), (1, 2), (2, 3), (5, 6)], [(0, 3), (6, 5), (7, 8)]
+    report = model.report(rows, must_link=must, cannot_link=cannot)
+    assert report.answers.n_contradictions == 2
+    assert report.answers.chains == (("5", "6"), ("0", "1", "2", "3"))
+    assert report.to_html().count(b'class="chart chain"') == 2
+    assert b"12 answers" in page(example(3, 10))
+
+
 def test_what_the_rows_of_a_pipeline_are_called(fitted: Any, tmp_path: Path) -> None:
     pipeline = make_pipeline(TfidfVectorizer(), LSA(4, random_state=0))
     rows = pipeline.fit_transform(TEXTS)
@@ -107,6 +119,19 @@ def test_what_the_rows_of_a_pipeline_are_called(fitted: Any, tmp_path: Path) -> 
     again = load(tmp_path / "model").report(rows, words=pipeline)  # by the nearest centroids
     assert [one.size for one in again.clusters] == sorted(np.bincount(model.labels_))[::-1]
     assert not model.report(rows).clusters[0].words
+
+
+def test_documents_of_no_cluster_are_counted_and_drawn_apart() -> None:
+    rows = np.concatenate([np.repeat([[1.0], [5.0]], 6, axis=0), [[90.0], [-70.0], [60.0]]])
+    start = np.array([[1.0], [5.0]])
+    model = KMeans(2, distortion="euclidean", outliers=0.2, init=start, max_iter=1, refine=False)
+    report = model.fit(rows).report(rows)
+    assert report.documents["outliers"] == int(model.outliers_.sum()) > 0
+    assert (report.clusters[-1].id, report.clusters[-1].name) == (-1, "outliers")
+    assert "many outliers" in [alert.kind for alert in report.alerts]
+    shown = ClusterMapDisplay.from_estimator(model, rows)
+    assert list(shown.sizes) == [0, 1]
+    mpl.pyplot.close("all")
 
 
 def test_a_fit_with_a_run_directory_has_its_report_there(fitted: Any, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ SHORT = {
     "beliefs", "first variation", "trusted in part", "own distortion", "outliers kept out",
     "KMeans", "MPCKMeans",
     "COPKMeans, many pairs", "SeededKMeans, two classes", "ConstrainedKMeans", "LSA", "LSA dense",
+    "words and vectors",
 }  # fmt: skip
 
 

@@ -12,10 +12,13 @@ from typing import Any, Final
 from hmrf_dask.constraints.answer_rows import problem_of_id
 from hmrf_dask.documents.records import is_text
 from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.parameters import LARGEST_INT32
 
 PAIR, CHOICE = "pair", "choice"
 UNDO, COMMENT, NAME = "undo", "comment", "name"
-KINDS: Final = (PAIR, CHOICE, UNDO, COMMENT, NAME)
+MERGE, SPLIT, FREEZE = "merge", "split", "freeze"
+EDITS: Final = (MERGE, SPLIT, FREEZE)  # of clusters of a release
+KINDS: Final = (PAIR, CHOICE, UNDO, COMMENT, NAME, *EDITS)
 SAME, DIFFERENT = "same", "different"
 NONE, NEW = "none", "new"  # of a choice: none of those shown; in no group yet
 UNKNOWN = "unknown"  # the person does not know
@@ -23,8 +26,9 @@ OF_PAIRS: Final = (SAME, DIFFERENT, UNKNOWN)
 OF_CHOICES: Final = (SAME, NONE, NEW, UNKNOWN)
 ANSWERS: Final = {PAIR: OF_PAIRS, CHOICE: OF_CHOICES}
 IMPORTED: Final = "imported"  # why there is an answer that no question of ours asked for
+MADE: Final = "namer"  # why there is a name that a program made, before what it made it of
 LONGEST: Final = 10_000  # characters of a comment or a name
-MOST_SHOWN: Final = 1_000  # groups of a choice
+MOST_SHOWN: Final = 1_000  # groups of a choice, and clusters of an edit
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Entry:
     ----------
     id : str
         Of the line, unlike any other.
-    kind : {"pair", "choice", "undo", "comment", "name"}
+    kind : {"pair", "choice", "undo", "comment", "name", "merge", "split", "freeze"}
     documents : tuple of str
         Of a pair the document asked about and the one that stands for a group; of a choice the
         document, and that of the group that was chosen, if one was; of a name the document that
@@ -91,6 +95,11 @@ class Entry:
         Of a comment: somebody is to read that answer again.
     trust : float, optional
         Of an imported answer: the probability that it is right, where that is known.
+    clusters : tuple of int
+        Of an edit: the clusters to merge, the first keeps its id; the one to split or to freeze. Of
+        a name that a program made: the cluster.
+    release : int
+        Of these: the release that the clusters were seen in.
     """
 
     id: str
@@ -106,6 +115,8 @@ class Entry:
     about: str = ""
     review: bool = False
     trust: float | None = None
+    clusters: tuple[int, ...] = ()
+    release: int = 0
 
     @property
     def problem(self) -> str:
@@ -118,6 +129,18 @@ class Entry:
         """
         content = {name: getattr(self, name) for name in Entry.__dataclass_fields__}
         return next(_problems(content), "")
+
+    @property
+    def made_of(self) -> str:
+        """What a program made a name of, in short; "" of one that somebody gave.
+
+        Examples
+        --------
+        >>> Entry("1", "name", ("x",), answer="Bills", why="namer 9f3c").made_of
+        '9f3c'
+        """
+        is_made = self.kind == NAME and self.clusters and self.why.startswith(f"{MADE} ")
+        return self.why.removeprefix(f"{MADE} ") if is_made else ""
 
     def pairs(self) -> Iterator[tuple[str, str, bool]]:
         """Yield the pairs of documents that an answer judges, and whether they are the same.
@@ -163,7 +186,7 @@ class Entry:
         if not isinstance(content, dict):
             raise InvalidInputError(f"a line must be a JSON object, got {line[:80]!r}")
         known = {name: content[name] for name in Entry.__dataclass_fields__ if name in content}
-        for name in ("documents", "shown", "likely"):
+        for name in ("documents", "shown", "likely", "clusters"):
             if isinstance(known.get(name), list):
                 known[name] = tuple(known[name])
         if problem := next(_problems(known), ""):
@@ -217,6 +240,8 @@ def _problems_of_kind(content: dict[str, Any]) -> Iterator[str]:
         yield f"the document chosen must be one of those shown, got {documents[1]!r:.80}"
     if kind in (UNDO, COMMENT) and not content.get("about"):
         yield f"{kind} must be about a line, got none"
+    if kind in EDITS:
+        yield from _problems_of_edit(content)
     if kind == NAME and len(documents) != 1:
         yield f"a name must be of one document's group, got {documents!r:.80}"
     if isinstance(answer, str) and len(answer) > LONGEST:
@@ -224,6 +249,22 @@ def _problems_of_kind(content: dict[str, Any]) -> Iterator[str]:
     time = content.get("time", "")
     if time and not _is_time(time):
         yield f"time must be as ISO 8601 has it, got {time!r:.80}"
+
+
+def _problems_of_edit(content: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the clusters of an edit, and with the release they are of."""
+    clusters, release = content.get("clusters", ()), content.get("release", 0)
+    if not isinstance(clusters, tuple) or not all(map(_is_cluster, (*clusters, release))):
+        yield f"clusters and release must be whole numbers, 0 or more, got {clusters!r:.80}"
+        return
+    least, most = (2, MOST_SHOWN) if content["kind"] == MERGE else (1, 1)
+    if not least <= len(set(clusters)) == len(clusters) <= most:
+        wanted = f"{least} to {most:,} different clusters" if most > 1 else "one cluster"
+        yield f"{content['kind']} must name {wanted}, got {clusters!r:.80}"
+
+
+def _is_cluster(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INT32
 
 
 def _is_share(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -110,9 +111,10 @@ def diff(
 
 @click.command(
     cls=HmrfCommand,
-    short_help="Give a cluster a name.",
+    short_help="Name, merge, split or freeze clusters.",
     epilog=examples(
         'hmrf-dask edit tickets-clusters/out --rename 3 "Billing"',
+        "hmrf-dask edit tickets-clusters/out --merge 3,7",
         "hmrf-dask edit tickets-clusters/out --undo 3",
     ),
 )
@@ -123,24 +125,51 @@ def diff(
     metavar="CLUSTER NAME",
     help="What to call a cluster.",
 )
-@click.option("--undo", type=Whole(CLUSTERS), metavar="CLUSTER", help="Take back its last name.")
+@click.option("--merge", metavar="3,7", help="Clusters to merge; the first one keeps its number.")
+@click.option("--split", type=Whole(CLUSTERS), metavar="CLUSTER", help="A cluster to split in two.")
+@click.option("--freeze", type=Whole(CLUSTERS), metavar="CLUSTER",
+              help="A cluster that all runs begin with as it is now.")  # fmt: skip
+@click.option("--namer", metavar="MODULE:CALLABLE",
+              help="Name what nobody named by a function of words and texts.")  # fmt: skip
+@click.option("--undo", type=Whole(CLUSTERS), metavar="CLUSTER",
+              help="Take back what was done to a cluster last.")  # fmt: skip
 @how_to_print
-def edit(
-    output: str, rename: tuple[int, str] | None, undo: int | None, as_json: bool, quiet: bool
-) -> None:
-    """Give a cluster of an OUTPUT a name, which it keeps from run to run.
+def edit(output: str, as_json: bool, quiet: bool, **wanted: Any) -> None:
+    """Name, merge, split or freeze clusters of an OUTPUT, or take that back.
 
-    The name is saved in the journal of the output, as answers are: no run is needed, and none takes
-    it away. `classify`, `export`, `diff` and `load_release` use it.
+    What is said is saved in the journal of the output, as answers are, and holds from run to run. A
+    name is there at once; clusters are merged, split or frozen by the next run of the job.
     """
-    from hmrf_dask.jobs.edit import rename_cluster, undo_name
+    from hmrf_dask.jobs.namers import find_namer
+    from hmrf_dask.jobs.released import load_release
 
-    if (rename is None) == (undo is None):
-        raise click.UsageError("give one of --rename CLUSTER NAME and --undo CLUSTER")
-    if rename is not None and not rename[1].strip():
+    verbs = {name: value for name, value in wanted.items() if value is not None}
+    if len(verbs) != 1:
+        raise click.UsageError(
+            "give one of --rename, --merge, --split, --freeze, --namer and --undo"
+        )
+    ((verb, value),) = verbs.items()
+    if verb == "rename" and not value[1].strip():
         raise click.UsageError("the name of --rename must not be empty; --undo takes a name back")
-    result = rename_cluster(output, *rename) if rename else undo_name(output, undo or 0)
+    if verb == "merge":
+        value = _clusters(value)
+    model = load_release(output)
+    if verb == "namer":
+        result = model.name_clusters(find_namer(value, by_file=False))
+    else:
+        act = getattr(model, verb)
+        result = act(*value) if verb == "rename" else act(value)
     print_result(result, as_json=as_json, quiet=quiet)
+
+
+def _clusters(text: str) -> list[int]:
+    """Return the clusters of --merge."""
+    numbers = [one.strip() for one in text.split(",")]
+    if len(numbers) < 2 or not all(re.fullmatch("[0-9]{1,10}", one) for one in numbers):
+        raise click.UsageError(
+            f"--merge must be at least two clusters with a comma between, 3,7, got {text[:80]!r}"
+        )
+    return [int(one) for one in numbers]
 
 
 def _given(text: str | None) -> list[str]:

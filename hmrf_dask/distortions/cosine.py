@@ -56,7 +56,8 @@ def metric_of(weights: FloatArray) -> FloatArray:
 def _breadth(block: RowBlock) -> FloatArray:
     """Return Σ|x| / ‖x‖ of each row, 1 or more: how many entries of one size it could have."""
     moments = moments_of(block.arrays, np.ones(block.n_features))
-    return np.maximum(moments[3] / np.maximum(np.sqrt(moments[2]), LEAST_CLOSENESS), 1.0)
+    lengths = np.maximum(np.sqrt(moments[2]), LEAST_CLOSENESS)
+    return np.asarray(np.maximum(moments[3] / lengths, 1.0), np.float64)
 
 
 @dataclass(frozen=True)

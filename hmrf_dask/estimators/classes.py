@@ -93,6 +93,9 @@ class HMRFKMeans(HMRFEstimator):
         Weights that are learned stay those of the phases before.
     random_state : int, RandomState or None, default=None
         The seed. None draws one; with a `run_dir` that has a run, it is the run's.
+    verbose : {0, 1, False, True}, default=0
+        Whether to show how far a fit is: lines on stderr, in a notebook a bar. It is no part of
+        what is fitted, resumed or saved.
 
     Attributes
     ----------
@@ -183,6 +186,7 @@ class HMRFKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -235,6 +239,7 @@ class PCKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -279,6 +284,7 @@ class MPCKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -314,6 +320,7 @@ class KMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -379,6 +386,7 @@ class COPKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -424,6 +432,7 @@ class SeededKMeans(HMRFEstimator):
         outliers: float | str | None = None,
         trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 

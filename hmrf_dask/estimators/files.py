@@ -17,12 +17,13 @@ from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
 from hmrf_dask.rows.files import make_place
+from hmrf_dask.storage.addresses import plain_url
 from hmrf_dask.storage.remote import explained, open_files
 from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, digest, seal_for_people, unseal_as
 from hmrf_dask.storage.stores import LocalStorage, refuse_if_lost
 from hmrf_dask.storage.whole_files import decode_npy, encode_npy
 from hmrf_dask.tasks.model import Limits
-from hmrf_dask.types import AnyArray
+from hmrf_dask.types import AnyArray, IntArray
 
 FORMAT = "hmrf-dask/model/v3"
 RECORD = "model.json"
@@ -146,8 +147,9 @@ def _refuse_foreign(filesystem: Any, folder: str, files: Mapping[str, bytes]) ->
 
 def load_model(path: str | os.PathLike[str]) -> SavedModel:
     """Read a model; raise InvalidInputError naming what is wrong with the folder."""
-    with explained(os.fspath(path), "open it"):
-        filesystem, folder = open_files(os.fspath(path))
+    path = plain_url(path, "the folder of a model")
+    with explained(path, "open it"):
+        filesystem, folder = open_files(path)
     record = _read_record(filesystem, folder)
     arrays = {
         name.removesuffix(".npy"): _read_array(filesystem, folder, name, checksum)
@@ -208,7 +210,7 @@ def _model_of(record: _Record, arrays: dict[str, AnyArray]) -> SavedModel:
         parameters["init"] = arrays["init"]
     extent = Extent(**asdict(facts), minimum=arrays["minimum"], maximum=arrays["maximum"])
     distortion = DISTORTIONS[record.distortion]().bind(extent)
-    limits = arrays.get("limits")
+    limits: IntArray | Limits | None = arrays.get("limits")
     if "reach" in arrays:
         limits = Limits(arrays["reach"], arrays["middle"])
     predictor = Predictor(

@@ -28,12 +28,13 @@ from hmrf_dask.errors import (
 from hmrf_dask.estimators.comparison import labels_by_partition, survey_rows
 from hmrf_dask.estimators.displays import ConvergenceDisplay, centroids_of, placed
 from hmrf_dask.estimators.inputs import as_constraints
+from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.flow.dataflow import DaskFlow, share_array, tree
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.report.agreement import compared
 from hmrf_dask.report.alerts import Facts, alerts_of
-from hmrf_dask.report.broken import broken_pairs, broken_shown
+from hmrf_dask.report.broken import broken_pairs, broken_shown, chains_in
 from hmrf_dask.report.clusters import (
     Known,
     clusters_of,
@@ -242,10 +243,12 @@ def report_of(
     shown = [documents_of(table, drawn) for table in tables]
     if texts is not None:
         shown = _with_texts(shown, texts, corpus)
-    known[-1] = Known(name="outliers")
+    known[OUTLIER] = Known(name="outliers")
     clusters = with_documents(clusters_of(whole, drawn, known), shown[1], shown[2])
     pairs = [] if constraints is None else broken_pairs(encode_pairs(constraints), whole)
     counts = _answer_counts(model, constraints, violations)
+    n_outliers = int(whole.sizes[whole.clusters == OUTLIER].sum())
+    documents = {"all": whole.n_documents} | ({"outliers": n_outliers} if n_outliers else {})
     fit = _fit_of(model, drawn.learned)
     if texts is None:
         limits.append("Texts: none were given, so documents are shown by their ids alone.")
@@ -254,13 +257,19 @@ def report_of(
     return Report(
         title=title or type(model).__name__,
         release={},
-        documents={"all": whole.n_documents},
+        documents=documents,
         vocabulary={},
         clusters_now={"number": len(centroids.ids)},
-        alerts=alerts_of(Facts(fit.facts, {}, {}, counts), clusters),
+        alerts=alerts_of(Facts(fit.facts, documents, {}, counts), clusters),
         clusters=clusters,
         documents_shown=tuple(shown[0]),
-        answers=AnswerPart(counts, broken_shown(pairs, shown[3]), _doubtful(model, constraints)),
+        answers=AnswerPart(
+            counts,
+            broken_shown(pairs, shown[3]),
+            _doubtful(model, constraints),
+            (),
+            *((0, ()) if constraints is None else chains_in(constraints)),
+        ),
         nights=(),
         flows=(),
         comparison=None,

@@ -28,7 +28,7 @@ from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit.answers import SuspectAnswer, find_suspects
 from hmrf_dask.fit.candidates import refines_all
-from hmrf_dask.fit.journal import Journal, Progress, resume
+from hmrf_dask.fit.journal import Journal, resume
 from hmrf_dask.fit.loop import UNFINISHED, Fit
 from hmrf_dask.fit.metric_steps import MetricSteps, follow_labels
 from hmrf_dask.fit.passes import Engine
@@ -50,16 +50,13 @@ from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.threads import buffers_kept, threads_allowed
+from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Limits, Settings, State
 from hmrf_dask.tasks.outliers import added, are_out, counts_by_cluster, limits_of, outliers
 from hmrf_dask.tasks.partitions import Facts, StoredLabels, labels_at
 from hmrf_dask.tasks.start_sample import start_sample_size
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
-
-
-def unwatched(record: dict[str, Any]) -> None:
-    """Report a commit to nobody."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def fit_corpus(
     asked: FitInput,
     *,
     run_dir: str | os.PathLike[str] | None = None,
-    progress: Progress = unwatched,
+    progress: Tell = nothing,
 ) -> Fitted:
     """Fit a corpus under Dask's scheduler; every mistake of the input is said before any work.
 
@@ -206,7 +203,7 @@ def _files_fit(corpus: Corpus) -> bool:
     return bool(sizes) and sum(sizes) <= memory_of_all() // 2
 
 
-def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> Fitted:
+def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Tell) -> Fitted:
     """Lay the problem out and run the loop from wherever the run directory stands."""
     flow, asked, linked = work.flow, work.asked, work.linked
     corpus, settings = asked.corpus, asked.settings

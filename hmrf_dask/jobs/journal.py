@@ -11,7 +11,7 @@ import numpy as np
 
 from hmrf_dask.answers.beliefs import believe
 from hmrf_dask.answers.journal import Lines, journal_address, open_journal
-from hmrf_dask.answers.records import ANSWERS, IMPORTED, UNDO, Entry
+from hmrf_dask.answers.records import ANSWERS, EDITS, IMPORTED, UNDO, Entry
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.constraints.answer_files import PairLines
 from hmrf_dask.constraints.pairs import Constraints
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.former import Documents
 
 Row = tuple[tuple[str, str, bool], int, dict[str, Any]]  # a pair, its line, and its notes
+COUNTING = (*ANSWERS, *EDITS, UNDO)  # kinds of entries that a run may end otherwise for
 NAME = "journal.json"  # in the folder of a run: how far it took the journal
 KEY = "journal"  # in a ledger and a report
 
@@ -38,14 +39,19 @@ class Taken:
 
     @cached_property
     def identity(self) -> str:
-        """The same for the same answers, in whatever order; "" where there are none."""
-        lines = {one.to_line() for one in self.read.entries if one.kind in (*ANSWERS, UNDO)}
+        """The same for the same answers and edits, in any order; "" where there are none."""
+        lines = {one.to_line() for one in self.read.entries if one.kind in COUNTING}
         return digest(b"".join(sorted(lines))) if lines else ""
 
     @property
     def n_answers(self) -> int:
         """How many answers stand."""
         return sum(one.kind in ANSWERS for one in standing(self.read.entries))
+
+    @property
+    def edits(self) -> list[Entry]:
+        """The edits of clusters that stand, the first one first."""
+        return [one for one in standing(self.read.entries) if one.kind in EDITS]
 
     @property
     def annotators(self) -> set[str]:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from hmrf_dask.documents.sources import Source
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, UnreadableFileError
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.places import ANSWERS, GONE, LINEAGE, MODEL, REJECTS
+from hmrf_dask.jobs.places import ANSWERS, EDITED, GONE, LINEAGE, MODEL, REJECTS
 from hmrf_dask.jobs.places import NAME as REPORT
+from hmrf_dask.jobs.reshape import Edits
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import (
@@ -85,6 +86,7 @@ class _Ledger:
     came: dict[str, int] = field(default_factory=dict)  # former versions kept none
     choice_of_k: ChosenK | None = None
     dense: dict[str, str | int | float] | None = None
+    edits: Edits | None = None
 
 
 def last_release(output: str) -> Release | None:
@@ -187,6 +189,12 @@ def is_of(release: Release, inputs: Inputs) -> bool:
     return same and (chose_again(release) or not inputs.choose_k)
 
 
+def is_done(release: Release, inputs: Inputs) -> bool:
+    """Return whether a release leaves nothing to do for these inputs, and no edit waits for it."""
+    waits = inputs.job.mode == "fit" and Edits.of(release.ledger, 0).waiting
+    return is_of(release, inputs) and not waits
+
+
 @dataclass(frozen=True)
 class Parent:
     """Where a run begins."""
@@ -212,7 +220,7 @@ def find_parent(inputs: Inputs) -> Parent:
 
 def _last(inputs: Inputs) -> Parent:
     last = last_release(inputs.output)
-    if last is not None and is_of(last, inputs):
+    if last is not None and is_done(last, inputs):
         return Parent(last, last.number + 1, last.run, done=True)
     return Parent(last, 1 if last is None else last.number + 1, _run_id(inputs, last))
 
@@ -351,7 +359,7 @@ def check_release(storage: Storage, release: Release, *, predicting: bool = True
 
 def _is_needed(name: str) -> bool:
     """Return whether any run needs a file of the last release."""
-    return f"/{MODEL}/" in name or name.rpartition("/")[2] in (LINEAGE, ANSWERS, GONE)
+    return f"/{MODEL}/" in name or name.rpartition("/")[2] in (LINEAGE, ANSWERS, EDITED, GONE)
 
 
 def _is_carried(name: str) -> bool:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.checkpoints.directory import CommitLog
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.journal import KEY, take
+from hmrf_dask.jobs.journal import COUNTING, KEY, take
 from hmrf_dask.jobs.progress import PROGRESS
+from hmrf_dask.jobs.reshape import Edits
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.own_files import HASHES
 from hmrf_dask.releases.release import (
@@ -73,6 +75,9 @@ class Report:
         With the label column, where the manifest names one.
     seconds : dict
         By step; of the attempt that ended the run.
+    memory : dict
+        The most bytes of memory that the `process` had at a time: that of the driver, which does
+        all of the work where there are no worker processes.
     places : dict
         Where assignments, clusters, model, lineage, questions, suspect answers and rejects lie,
         below the output.
@@ -94,6 +99,7 @@ class Report:
     nmi: float | None
     seconds: dict[str, float]
     places: dict[str, str]
+    memory: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """Return run.json. The output may be moved, so it is not in there."""
@@ -123,6 +129,7 @@ MODEL = "model"
 QUESTIONS = "questions.parquet"  # the next ones to ask
 NOTES = "notes.jsonl"  # their other columns
 SUSPECTS = "suspects.jsonl"  # answers that the fit finds improbable, the least likely first
+EDITED = "edits.parquet"  # clusters as they were before edits that the release has
 CLASSES = "classes.parquet"  # how many documents of each known class each cluster has
 GONE = "gone.parquet"  # documents that answers named, and that only former releases had
 REJECTS = "rejects"
@@ -300,6 +307,9 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
         names = ("number", "run", "parent", "when", "counts")
         published = {name: getattr(release, name) for name in names}
         published |= {"files": len(release.files), "hashed": _checked(storage, release, verify)}
+        n_clusters = release.counts.get("clusters", 0)
+        if edits := Edits.of(release.ledger, n_clusters).described(n_clusters):
+            published["edits"] = edits
     unfinished = sorted(set(storage.names("runs")) - {release.run if release else ""})
     at_work = [holder.run] if holder is not None else ([] if release else unfinished[-1:])
     return {
@@ -326,10 +336,16 @@ def _kept_releases(storage: Storage) -> list[dict[str, Any]]:
 
 
 def _journal(url: str, release: Release | None) -> dict[str, Any] | None:
-    """Return how far the journal of an output is, and how far the last release took it."""
-    described = take(url).described()
+    """Return how far the journal of an output is, and how far the last release took it.
+
+    `since` are the answers and edits that it did not see, and those that took one back.
+    """
+    journal = take(url)
+    if not (described := journal.described()):
+        return None
     taken = None if release is None else release.ledger.get(KEY)
-    return {**described[KEY], "taken": taken} if described else None
+    since = open_journal(journal.address).entries(since=taken["end"] if taken else 0).entries
+    return {**described[KEY], "taken": taken, "since": sum(one.kind in COUNTING for one in since)}
 
 
 def _checked(storage: Storage, release: Release, verify: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.estimators.comparison import marked_labels
 from hmrf_dask.estimators.prediction import nearest_rows
+from hmrf_dask.flow.cluster import peak_memory
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments, changes
 from hmrf_dask.jobs.answers import Answers
@@ -44,6 +46,7 @@ from hmrf_dask.jobs.parent import (
 from hmrf_dask.jobs.places import (
     ANSWERS,
     CLASSES,
+    EDITED,
     GONE,
     LINEAGE,
     MODEL,
@@ -60,6 +63,7 @@ from hmrf_dask.jobs.predict import Origin, carry, count_outliers, not_carried, o
 from hmrf_dask.jobs.quarantine import warn_of_rejects, write_answers, write_records
 from hmrf_dask.jobs.questions import write_questions
 from hmrf_dask.jobs.report_fit import encode_classes
+from hmrf_dask.jobs.reshape import EDITS, Edits, encode_former
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
 from hmrf_dask.jobs.words import words_of_partitions
@@ -73,6 +77,7 @@ from hmrf_dask.report.content import HTML
 from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
+from hmrf_dask.text.tfidf import Dense
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,7 @@ class Results:
     n_questions: int = 0  # that come next
     chosen: ChosenK | None = None
     n_outliers: int | None = None  # documents of no cluster; None where none are marked
+    edits: Edits | None = None  # of clusters; None where nobody edited any
 
 
 def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit) -> Results:
@@ -100,7 +106,7 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
     n_clusters = len(model.cluster_centers_)
     labels = marked_labels(model)
     with run.watch.step("match clusters"):
-        lineage, n_changed = _traced(run, material, labels, n_clusters)
+        lineage, n_changed = _traced(run, material, labels, fitted.begun.called, n_clusters)
     first_id = next_id_after(run.inputs.output, run.parent) if lineage is None else 0
     ids = range(first_id, first_id + n_clusters) if lineage is None else lineage.ids
     model.cluster_ids_ = np.asarray(ids, np.int32)  # whoever asks it, now or later, gets these
@@ -118,6 +124,8 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         lineage = first_lineage(written.sizes.tolist(), first_id)
     files = {f"{run.name}/{name}": sha256 for name, sha256 in (written.files | tables).items()}
     files |= _model_files(run) | run.write(LINEAGE, lineage.to_json())
+    if former := fitted.begun.former:
+        files |= run.write(EDITED, encode_former(former))
     if answers.used is not None:
         files |= run.write(ANSWERS, encode_pairs(answers.used))
     if model.suspect_answers_:
@@ -126,22 +134,28 @@ def write_fit(run: JobRun, material: Material, answers: Answers, fitted: JobFit)
         files |= run.write(NOTES, notes)
     wanted = run.inputs.job.questions
     asked, n_questions = ({}, 0) if not wanted else write_questions(run, material, answers, model)
-    fit = {
+    return Results(
+        files | asked, lineage, written.violations, n_changed,
+        start=fitted.begun.start, fit=_fit_of(fitted), n_suspect=len(model.suspect_answers_),
+        n_questions=n_questions, chosen=fitted.chosen,
+        n_outliers=None if model.outliers_ is None else written.n_outliers,
+        edits=fitted.begun.edits_of(lineage.ids),
+    )  # fmt: skip
+
+
+def _fit_of(fitted: JobFit) -> dict[str, Any]:
+    """Return what is reported of a fit."""
+    model = fitted.model
+    chosen = {} if fitted.chosen is None else {"choice_of_k": asdict(fitted.chosen)}
+    return {
         "J": float(model.objective_),
         "iterations": int(model.n_iter_),
         "converged": bool(model.converged_),
         "stop_reason": str(model.stop_reason_),
         "start_reason": str(model.start_reason_),
         "seed": int(model.seed_),
+        **chosen,
     }
-    if fitted.chosen is not None:
-        fit["choice_of_k"] = asdict(fitted.chosen)
-    return Results(
-        files | asked, lineage, written.violations, n_changed,
-        start=fitted.start, fit=fit, n_suspect=len(model.suspect_answers_),
-        n_questions=n_questions, chosen=fitted.chosen,
-        n_outliers=None if model.outliers_ is None else written.n_outliers,
-    )  # fmt: skip
 
 
 def _with_words(run: JobRun, material: Material) -> list[assignments.Part]:
@@ -154,7 +168,7 @@ def _with_words(run: JobRun, material: Material) -> list[assignments.Part]:
 
 
 def _traced(
-    run: JobRun, material: Material, labels: Any, n_clusters: int
+    run: JobRun, material: Material, labels: Any, called: Mapping[int, int], n_clusters: int
 ) -> tuple[Lineage | None, int]:
     """Return the lineage after the last release, None where there is none, and `n_changed`."""
     if run.previous is None:
@@ -169,7 +183,8 @@ def _traced(
         changed=_in_changed_files(run, material),
     )
     sizes = shared.sizes.tolist()
-    lineage = trace(_last_lineage(run), shared.old, shared.new, shared.counts, sizes)
+    cells = shared.old, shared.new, shared.counts
+    lineage = trace(_last_lineage(run), *cells, sizes, called)
     return lineage, shared.n_changed
 
 
@@ -195,7 +210,7 @@ def _model_files(run: JobRun) -> Files:
 # ---- new documents under the last model
 
 
-KEPT = (ANSWERS, NOTES, QUESTIONS, SUSPECTS)  # of the last fit
+KEPT = (ANSWERS, EDITED, NOTES, QUESTIONS, SUSPECTS)  # of the last fit
 
 
 def write_prediction(run: JobRun, material: Material) -> Results:
@@ -220,7 +235,7 @@ def write_prediction(run: JobRun, material: Material) -> Results:
         files | reused, lineage, violations, shared.n_changed,
         n_suspect=len(run.read_last(SUSPECTS).splitlines()),
         n_questions=run.previous.counts.get("questions", 0), chosen=run.kept_choice,
-        n_outliers=n_outliers,
+        n_outliers=n_outliers, edits=Edits.of(run.previous.ledger, len(lineage.ids)) or None,
     )  # fmt: skip
 
 
@@ -313,9 +328,10 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
-        **({} if rows.vectors is None else {DENSE: asdict(rows.vectors.dense)}),
+        **({} if rows.vectors is None else {DENSE: _recorded(rows.vectors.dense)}),
         NEXT_ID: results.lineage.next_id,
         **({} if chosen is None else {CHOICE: asdict(chosen)}),
+        **({} if results.edits is None else {EDITS: asdict(results.edits)}),
     }
 
 
@@ -360,7 +376,6 @@ def _report(
 ) -> Report:
     rows, lineage = material.rows, results.lineage
     n_quarantined = sum(record.n_rejects for record in rows.records) + len(material.repeated)
-    kinds = Counter(change.kind for change in lineage.changes)
     outliers = {} if results.n_outliers is None else {"outliers": results.n_outliers}
     n_documents = sum(lineage.sizes) + sum(outliers.values())
     n_moved = changed.n_moved if changed else 0
@@ -400,13 +415,21 @@ def _report(
             **run.inputs.journal.described(),
         },
         fit=results.fit,
-        clusters={"number": len(lineage.ids), **dict(sorted(kinds.items()))},
+        clusters=_clusters(lineage, results.edits),
         nmi=nmi,
         seconds=dict(run.watch.seconds),
+        memory={"process": peak_memory()},
         places=_places(
             run, results, listed=bool(n_quarantined or answers.rejects or answers.waiting)
         ),
     )
+
+
+def _clusters(lineage: Lineage, edits: Edits | None) -> dict[str, Any]:
+    """Return what is reported of clusters, and of edits where there are any."""
+    kinds, number = Counter(change.kind for change in lineage.changes), len(lineage.ids)
+    said = [] if edits is None else edits.described(number)
+    return {"number": number, **dict(sorted(kinds.items())), **({EDITS: said} if said else {})}
 
 
 def _words(run: JobRun, rows: JobRows) -> dict[str, Any]:
@@ -423,12 +446,18 @@ def _words(run: JobRun, rows: JobRows) -> dict[str, Any]:
     }
 
 
+def _recorded(dense: Dense) -> dict[str, Any]:
+    """Return vectors as a ledger has them, without what is not said of them."""
+    return {name: value for name, value in asdict(dense).items() if value is not None}
+
+
 def _embeddings(run: JobRun, rows: JobRows) -> dict[str, Any]:
     """Return what is reported of vectors; nothing where rows are words alone."""
     if rows.vectors is None:
         return {}
     dense = {} if run.previous is None else run.previous.ledger.get(DENSE) or {}
-    same = dense.get("identity") == rows.vectors.dense.identity
+    now = rows.vectors.dense
+    same = (dense.get("identity"), dense.get("column")) == (now.identity, now.column)
     last = {one.pack for entry in run.last_files.values() for one in entry.keys if same}
     packs = zip(rows.records, rows.vectors.n_new, strict=False)
     return {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +27,14 @@ from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.estimators.comparison import compare
 from hmrf_dask.estimators.prediction import OUTLIER, marked_labels_of, table_of
+from hmrf_dask.estimators.reporting import write_report
 from hmrf_dask.jobs import assignments
+from hmrf_dask.jobs.edit import Editable
 from hmrf_dask.jobs.names import OUTLIERS, called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import NAME, Report, assignments_of, explained_to_readers, verified_model
 from hmrf_dask.jobs.places import last_release as last_release_of
+from hmrf_dask.jobs.report_subject import former_of_run, page_of
 from hmrf_dask.jobs.texts import Document, Texts, homes_of
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import (
@@ -41,15 +44,20 @@ from hmrf_dask.releases.release import (
     read_if_whole,
     release_log,
 )
+from hmrf_dask.report.content import Report as Page
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage
-from hmrf_dask.storage.whole_files import decode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet, names_in_parquet
+from hmrf_dask.tasks.criteria import nonzero_rows
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.given import as_texts
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
 from hmrf_dask.types import BoolArray, IntArray, LabelArray
+
+if TYPE_CHECKING:
+    from hmrf_dask.jobs.in_memory import InMemory
 
 SHOWN: Final = 20  # clusters in a notebook
 _WIDTH: Final = 200  # characters of a text in a table that is drawn
@@ -82,7 +90,7 @@ def load_release(output: str | os.PathLike[str], release: int | None = None) -> 
         ...
     hmrf_dask.errors.ConfigurationError: ... must be the output of a job that has run, got ...
     """
-    url = absolute_url(os.fspath(output), "an output")
+    url = absolute_url(output, "an output")
     last = last_release_of(url)
     if last is None:
         raise ConfigurationError(
@@ -110,25 +118,7 @@ def releases_of(output: str) -> dict[int, Release]:
     return {one.number: one for one in found if one is not None and one.files}
 
 
-class InMemory(NamedTuple):
-    """What is known of documents that were given in memory.
-
-    Attributes
-    ----------
-    table : pyarrow.Table
-        The assignments, in the order in which texts were given.
-    texts : dict of str to str
-        By id.
-    index : pandas.Index or None
-        Of the column that they came in.
-    """
-
-    table: pa.Table
-    texts: dict[str, str]
-    index: Any
-
-
-class ReleasedModel:
+class ReleasedModel(Editable):
     """The clusters of one release of a job, and the model that made them.
 
     Tables are pandas DataFrames where pandas is installed, else pyarrow Tables. Clusters are called
@@ -164,11 +154,13 @@ class ReleasedModel:
         self.output = output
         self._release = release
         self._memory: InMemory | None = None
+        self._page: Page | None = None
 
     def in_memory(self, held: InMemory) -> ReleasedModel:
         """Read all that it may be asked for, and need its files no more; return itself."""
         self._memory = held
         _ = (self._table, self._vocabulary, self.names, self.report)
+        self._page = former_of_run(self.output, self._release.run)
         self.output = ""
         return self
 
@@ -208,6 +200,19 @@ class ReleasedModel:
     def report(self) -> Report:
         """What the run said of itself: documents, answers, J, time by step."""
         return Report.from_json(self._file(NAME), self.output)
+
+    def report_page(self, path: str | os.PathLike[str] | None = None) -> Page:
+        """Return the report that the run wrote for people; a notebook shows it as a page.
+
+        Parameters
+        ----------
+        path : str or path, optional
+            Where to write it: a file that ends in .html, its data next to it, or a folder.
+        """
+        page = self._page or page_of(self.output, self._release)
+        if path is not None:
+            write_report(page, os.fspath(path))
+        return page
 
     def top_words(self, cluster: int) -> list[str]:
         """Return the words that a cluster is about, the weightiest first.
@@ -297,11 +302,14 @@ class ReleasedModel:
         """
         wanted = None if columns is None else list(columns)
         if self._memory is not None:
+            assignments.require_columns(wanted, self._memory.table.column_names)
             yield self._memory.table if wanted is None else self._memory.table.select(wanted)
             return
         for name, sha256 in sorted(assignments_of(self._release.files).items()):
             with explained_to_readers():
-                yield decode_parquet(read_file(self._storage, name, sha256), wanted)
+                data = read_file(self._storage, name, sha256)
+                assignments.require_columns(wanted, names_in_parquet(data))
+                yield decode_parquet(data, wanted)
 
     # ---- new texts
 
@@ -436,6 +444,17 @@ class ReleasedModel:
         columns = self._clusters["cluster"].to_pylist(), self._clusters["name"].to_pylist()
         return dict(zip(*columns, strict=True))
 
+    @property
+    def sizes(self) -> dict[int, int]:
+        """How many documents each cluster has."""
+        columns = self._clusters["cluster"].to_pylist(), self._clusters["size"].to_pylist()
+        return dict(zip(*columns, strict=True))
+
+    def forget_names(self) -> None:
+        """Read names again where they are asked for next."""
+        for name in ("_clusters", "names"):
+            self.__dict__.pop(name, None)
+
     @cached_property
     def _reader(self) -> Texts:
         return Texts(self.output)
@@ -465,10 +484,11 @@ class ReleasedModel:
         places = np.flatnonzero(self._clusters["cluster"].to_numpy() == cluster)
         if not len(places):
             there = self._clusters["cluster"].to_pylist()
-            more = ", …" if len(there) > SHOWN else ""
+            if len(there) > SHOWN:  # those near to the number
+                there = sorted(sorted(there, key=lambda one: abs(one - cluster))[:SHOWN])
+            some = "such as" if len(there) < self.n_clusters else "one of"
             raise InvalidInputError(
-                f"cluster must be one of {', '.join(map(str, there[:SHOWN]))}{more}, got "
-                f"{cluster!r}"
+                f"cluster must be {some} {', '.join(map(str, there))}, got {cluster!r}"
             )
         row: dict[str, Any] = self._clusters.slice(int(places[0]), 1).to_pylist()[0]
         return row
@@ -573,6 +593,6 @@ def _ready_rows(rows: Any, n_features: int) -> RowBlock:
 
 def _has_words(block: RowBlock) -> BoolArray:
     """Return whether each row has anything in it."""
-    if block.is_dense:
-        return np.asarray(block.to_dense().any(axis=1))
-    return np.asarray(np.diff(block.to_scipy().indptr) > 0)
+    filled = np.zeros(block.n_rows, np.bool_)
+    filled[nonzero_rows(block)] = True
+    return filled

@@ -20,9 +20,10 @@ from hmrf_dask.errors import (
     UnreadableFileError,
     counted,
 )
-from hmrf_dask.jobs import journal
+from hmrf_dask.jobs import journal, launches
 from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.jobs.namers import find_namer
 from hmrf_dask.jobs.parent import (
     INPUTS,
     Parent,
@@ -31,13 +32,13 @@ from hmrf_dask.jobs.parent import (
     damage_explained,
     files_of,
     find_parent,
-    is_of,
+    is_done,
     last_release,
     parent_again,
 )
 from hmrf_dask.jobs.places import NAME, Report, assignments_of
 from hmrf_dask.jobs.prepare import prepare
-from hmrf_dask.jobs.progress import Tell, Watch, nothing
+from hmrf_dask.jobs.progress import Watch
 from hmrf_dask.jobs.quarantine import TooManyRejectedError
 from hmrf_dask.jobs.release import release, write_fit, write_prediction
 from hmrf_dask.jobs.steps import (
@@ -47,7 +48,9 @@ from hmrf_dask.jobs.steps import (
     find_answers,
     fit_all,
     given_answers,
+    planned_steps,
 )
+from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.lock import OutputLock, held, open_output
 from hmrf_dask.releases.own_files import RUNS, remove_own
@@ -212,7 +215,7 @@ def report_if_done(inputs: Inputs) -> Report | None:
         return None
     with damage_explained(inputs.output):
         release = last_release(inputs.output)
-    if release is None or not is_of(release, inputs):
+    if release is None or not is_done(release, inputs):
         return None
     if damage_of(inputs.output, release):
         return None
@@ -346,6 +349,7 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
             run = JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell))
             run.record_made([run.name])
             journal.record(storage, run.name, inputs.journal)
+            launches.record(storage, run.name, inputs)
             with _left_tidy(run), _space_explained(inputs.output):
                 return _repaired(run)
 
@@ -358,6 +362,7 @@ def _point_at(hold: OutputLock, release: Release) -> None:
 
 def _work(run: JobRun) -> Report:
     with damage_explained(run.inputs.output, run.previous):
+        run.watch.plan(planned_steps(run))
         check_parent(run)
         given = given_answers(run)
         material = prepare(run)
@@ -368,11 +373,24 @@ def _work(run: JobRun) -> Report:
         else:
             results = write_fit(run, material, answers, fit_all(run, material, answers))
         report = release(run, material, answers, results)
+    if names := run.inputs.job.names:
+        with run.watch.step("name clusters"):
+            _name_clusters(run, names.namer)
     from hmrf_dask.jobs.report import report_after_run  # not where nothing is left to do: be quick
 
     with run.watch.step("write the report page"):
         report_after_run(run)
     return report
+
+
+def _name_clusters(run: JobRun, namer: str) -> None:
+    """Name clusters after a release, which what goes wrong with a namer cannot end."""
+    from hmrf_dask.jobs.released import load_release
+
+    try:
+        load_release(run.inputs.output).name_clusters(find_namer(namer, by_file=True))
+    except (HmrfError, OSError) as error:
+        warnings.warn(f"clusters go by their words: {error}", HmrfWarning, stacklevel=2)
 
 
 @contextmanager

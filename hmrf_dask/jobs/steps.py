@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.corpus.partitioned import Corpus, corpus_of_files
 from hmrf_dask.documents.batches import Reject
@@ -20,7 +18,7 @@ from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import ESTIMATORS, load
 from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.preparation import check_memory, table_task
-from hmrf_dask.fit.suggestion import SoFar, Span, warn_of_doubt
+from hmrf_dask.fit.suggestion import Span, warn_of_doubt
 from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
     Answers,
@@ -34,6 +32,7 @@ from hmrf_dask.jobs.answers import (
     unnamed_annotators,
 )
 from hmrf_dask.jobs.assignments import Part
+from hmrf_dask.jobs.beginning import Beginning, begin
 from hmrf_dask.jobs.former import find_in, look_up
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import Method
@@ -49,7 +48,7 @@ from hmrf_dask.jobs.parent import (
     files_of,
 )
 from hmrf_dask.jobs.places import ANSWERS, model_of
-from hmrf_dask.jobs.progress import Tell, Watch
+from hmrf_dask.jobs.progress import Watch
 from hmrf_dask.jobs.quarantine import check_answers, is_too_much
 from hmrf_dask.jobs.recipe import Recipe, Text
 from hmrf_dask.jobs.rows import (
@@ -59,6 +58,7 @@ from hmrf_dask.jobs.rows import (
     settings_of,
 )
 from hmrf_dask.parameters import AUTO, PARAMETERS, SEEDED
+from hmrf_dask.progress import SoFar, Tell
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.lock import OutputLock
 from hmrf_dask.releases.release import Release, read_file
@@ -121,51 +121,6 @@ def choose_k(
     """Return what speaks for each K under the method of a job."""
     model = ESTIMATORS[method.name](**{**method.parameters, "n_clusters": AUTO})
     return model._suggest(corpus, answers, span, so_far)
-
-
-def warm_centroids(
-    method: Method, last: HMRFEstimator, before: Vocabulary | None, now: Vocabulary | None
-) -> FloatArray | None:
-    """Return the centroids of the last model as columns are now; None where they are of no use.
-
-    Vocabularies are those of the last fit and of the one to come; None where rows are embeddings.
-    """
-    centroids = last.cluster_centers_
-    distortion = method.value_of("distortion")
-    if method.name not in PARAMETERS["init"].methods:
-        log.info("seeds give the first centroids: a cold start")
-        return None
-    same = type(last).__name__ == method.name and len(centroids) == method.n_clusters
-    if not same or last._distortion.name not in (distortion, "euclidean"):
-        log.info("the method is another one than that of the last model: a cold start")
-        return None
-    if before is None or now is None or before.identity == now.identity:
-        return centroids
-    if before.dense != now.dense:
-        log.info("embeddings are others than those of the last model: a cold start")
-        return None
-    if now.dense is not None and now.dense.alone:
-        return centroids
-    if len(before.components) or len(now.components):
-        log.info("components of the vocabulary were made again: a cold start")
-        return None
-    moved = _mapped(centroids, before, now)
-    if not moved.any(axis=1).all():
-        log.info("a centroid has no word of the new vocabulary: a cold start")
-        return None
-    return moved
-
-
-def _mapped(centroids: FloatArray, before: Vocabulary, now: Vocabulary) -> FloatArray:
-    """Return centroids with the columns of another vocabulary; new words begin at zero."""
-    if now.settings.kind == "hashing":
-        return centroids  # a bucket is a bucket
-    places = now.places(before.terms)
-    known = np.flatnonzero(places >= 0)
-    moved = np.zeros((len(centroids), now.n_features))
-    moved[:, places[known]] = centroids[:, known]
-    moved[:, now.n_word_columns :] = centroids[:, before.n_word_columns :]
-    return moved
 
 
 @dataclass(frozen=True)
@@ -322,7 +277,8 @@ class JobRun:
         if embedder is None:
             return Dense("", "", 0, recipe.share)
         model = str(getattr(embedder, "folder", recipe.vectors.model))
-        return Dense(embedder.identity, model, embedder.width, recipe.share)
+        column = recipe.vectors.column
+        return Dense(embedder.identity, model, embedder.width, recipe.share, column)
 
 
 @dataclass(frozen=True)
@@ -348,6 +304,31 @@ class Material:
         if not sources:
             return None, named
         return corpus_of_files(sources, self.corpus.n_features), named
+
+
+def planned_steps(run: JobRun) -> list[str]:
+    """Return the steps that a run will go through, as far as is known before it begins."""
+    fits, embeds = run.inputs.job.mode == "fit", run.inputs.embedder is not None
+    chooses = fits and run.inputs.job.method.n_clusters == AUTO and run.kept_choice is None
+    steps = {
+        "check the last release": run.previous is not None,
+        "read answers": True,
+        "count words": run.counts_words,
+        "read embeddings": (run.dense is not None and not embeds) or not run.counts_words,
+        "embed texts": run.dense is not None and embeds,
+        "weigh words": run.counts_words,
+        "look for ids that come twice": True,
+        "look up answers": True,
+        "choose K": chooses,
+        "fit": fits,
+        "match clusters": fits,
+        "write assignments": True,
+        "choose questions": fits and bool(run.inputs.job.questions),
+        "write the report": True,
+        "publish": True,
+        "write the report page": True,
+    }
+    return [name for name, comes in steps.items() if comes]
 
 
 def check_parent(run: JobRun) -> None:
@@ -449,28 +430,23 @@ class JobFit(NamedTuple):
     """What a job fitted."""
 
     model: HMRFEstimator
-    start: str  # warm or cold
+    begun: Beginning
     chosen: ChosenK | None  # None where K was given
 
 
 def fit_all(run: JobRun, material: Material, answers: Answers) -> JobFit:
     """Fit all documents; K is chosen first where the job leaves it open."""
-    job, first = run.inputs.job, None
     method, chosen = _with_k(run, material, answers)
-    check_memory([table_task(int(method.n_clusters), material.corpus.n_features)])
-    now = material.rows.vocabulary
-    known = run.last_vocabulary is not None or now is None  # else nobody knows which column is what
-    if run.previous is not None and job.start == "warm" and known:
-        first = warm_centroids(method, run.last_model, run.last_vocabulary, now)
-        if first is not None and first.shape[1] != material.corpus.n_features:
-            first = None
+    begun = begin(run, material, method)
+    method = method.model_copy(update={"n_clusters": begun.n_clusters})
+    check_memory([table_task(begun.n_clusters, material.corpus.n_features)])
     same_answers = not n_new(answers.known, run.read_last(ANSWERS))  # they made starts before
     with run.watch.step("fit"):
         model = fit_job(
             method, material.corpus, answers.used, f"{run.folder}/fit",
-            first=first, alone=same_answers, tell=run.watch.tell,
+            first=begun.first, alone=same_answers or begun.alone, tell=run.watch.tell,
         )  # fmt: skip
-    return JobFit(model, "cold" if first is None else "warm", chosen)
+    return JobFit(model, begun, chosen)
 
 
 def _with_k(run: JobRun, material: Material, answers: Answers) -> tuple[Method, ChosenK | None]:
@@ -479,7 +455,7 @@ def _with_k(run: JobRun, material: Material, answers: Answers) -> tuple[Method, 
     if method.n_clusters != AUTO:
         return method, None
     if chosen is None:
-        with run.watch.step("choose K") as so_far:
+        with run.watch.step("choose K", "numbers") as so_far:
             choice = choose_k(method, material.corpus, answers.used, Span(), so_far)
         warn_of_doubt(choice)
         chosen = ChosenK(

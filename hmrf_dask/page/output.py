@@ -1,4 +1,4 @@
-"""The output of a job as the page shows it: its groups, its words, its releases, and a refit."""
+"""The output of a job as the page shows it: groups, words, clusters, releases, and a refit."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from hmrf_dask.answers.records import Question
-from hmrf_dask.errors import HmrfError
+from hmrf_dask.answers.records import EDITS, MERGE, UNDO, Question
+from hmrf_dask.errors import HmrfError, InvalidInputError
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.again import run_again
+from hmrf_dask.jobs.edit import Editing
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import LINEAGE, NAME, Report, last_release
-from hmrf_dask.jobs.progress import Tell
+from hmrf_dask.jobs.released import ReleasedModel, load_release
+from hmrf_dask.jobs.reshape import frozen_by, in_words
 from hmrf_dask.jobs.texts import Document, Texts
 from hmrf_dask.page.marks import Weights
 from hmrf_dask.page.material import Group, Material
 from hmrf_dask.page.refit import JSON, Outcome
+from hmrf_dask.progress import Tell
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.ownership import read_owner
 from hmrf_dask.releases.release import Release, read_file, read_if_whole, release_log
@@ -27,6 +30,9 @@ from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.tfidf import Vocabulary
 
+RENAME = "rename"
+_VERBS = (RENAME, *EDITS, UNDO)
+_WORDS = 6  # of a cluster that are shown
 MOST_FLOWS = 20  # ways of documents from one cluster to another that are listed
 
 
@@ -91,6 +97,72 @@ def _weights(storage: Storage, release: Release) -> Weights | None:
 def _idf(vocabulary: Vocabulary, words: Sequence[str]) -> list[float]:
     places = vocabulary.places(pa.array(list(words), pa.large_string()))
     return [float(vocabulary.idf[at]) if at >= 0 else 0.0 for at in places.tolist()]
+
+
+# ---- clusters, and what people do to them
+
+
+class OutputClusters:
+    """The clusters of the last release of an output.
+
+    Parameters
+    ----------
+    output : str
+    refused : str
+        Why nothing may be done to them, "" where it may.
+    """
+
+    def __init__(self, output: str, refused: str = "") -> None:
+        self._model, self._refused = load_release(output), refused
+
+    def _last(self) -> ReleasedModel:
+        last = last_release(self._model.output)
+        if last is not None and last.number != self._model.release:
+            self._model = load_release(self._model.output)
+        self._model.forget_names()  # others may have given some
+        return self._model
+
+    def view(self) -> JSON:
+        """Return all clusters, the largest first, and what waits for the next run."""
+        model = self._last()
+        editing = Editing(model)
+        done = {cluster: editing.of_cluster(cluster) for cluster in model.sizes}
+        frozen = frozen_by(editing.edits)
+        return {
+            "refused": self._refused,
+            "waiting": [in_words(entry) for entry in editing.pending],
+            "clusters": [
+                {
+                    "cluster": cluster,
+                    "name": model.names[cluster],
+                    "size": size,
+                    "words": model.top_words(cluster)[:_WORDS],
+                    "frozen": cluster in frozen,
+                    "last": done[cluster],
+                }
+                for cluster, size in sorted(model.sizes.items(), key=_largest_first)
+            ],
+        }
+
+    def edit(self, verb: str, clusters: list[int], name: str, annotator: str) -> str:
+        """Do something to clusters; return in words what comes of it."""
+        if self._refused:
+            raise InvalidInputError(self._refused)
+        if not clusters or (verb != MERGE and len(clusters) > 1) or verb not in _VERBS:
+            raise InvalidInputError(
+                f"an edit must be one of {', '.join(_VERBS)} of a cluster, or of several to merge, "
+                f"got {verb!r:.20} of {len(clusters)}"
+            )
+        editing = Editing(self._last(), annotator or None)
+        if verb == RENAME:
+            return editing.rename(clusters[0], name).said
+        if verb == UNDO:
+            return editing.undo(clusters[0]).said
+        return editing.save(verb, clusters).said
+
+
+def _largest_first(sized: tuple[int, int]) -> tuple[int, int]:
+    return (-sized[1], sized[0])
 
 
 # ---- releases, and a refit

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from jinja2 import Environment, PackageLoader
 from tornado.httpserver import HTTPServer
@@ -23,6 +23,7 @@ from hmrf_dask.page import lists, views
 from hmrf_dask.page.refit import Refit
 from hmrf_dask.page.security import HEADERS, Guard
 from hmrf_dask.page.session import Asker, Session
+from hmrf_dask.report.page import COLOURS
 
 JSON = dict[str, Any]
 BODY_BYTES: Final = 2**17  # of a request; an answer has some hundred
@@ -30,6 +31,18 @@ LONGEST_WORDS: Final = 2_000
 LONGEST_NAME: Final = 80
 _KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _log = logging.getLogger(__name__)
+
+
+class Clusters(Protocol):
+    """The clusters of the last release, and what people do to them."""
+
+    def view(self) -> JSON:
+        """Return them, and what waits for the next run."""
+        ...
+
+    def edit(self, verb: str, clusters: list[int], name: str, annotator: str) -> str:
+        """Do something to clusters; return in words what comes of it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,7 @@ class Page:
         The releases so far, in numbers.
     more : callable
         Takes new questions about the last release.
+    clusters : Clusters
     port : int
     """
 
@@ -53,6 +67,7 @@ class Page:
     refit: Refit
     rounds: Callable[[], list[JSON]]
     more: Callable[[], None]
+    clusters: Clusters
     port: int
     turns: ThreadPoolExecutor  # one thread: one change at a time
     reads: ThreadPoolExecutor  # of lists, for which nobody who answers waits
@@ -143,8 +158,9 @@ class Static(Guarded):
     """A file of the page's own folder: one of those that are there, and no path."""
 
     def get(self, name: str) -> None:
-        """Return a file."""
-        folder = resources.files("hmrf_dask.page") / "static"
+        """Return a file; the colours are those of reports."""
+        package = "hmrf_dask.report" if name == COLOURS else "hmrf_dask.page"
+        folder = resources.files(package) / "static"
         there = {file.name for file in folder.iterdir() if file.is_file()}
         if name not in there or name.rpartition(".")[2] not in _KINDS:
             raise HTTPError(404)
@@ -215,6 +231,13 @@ class Content:
         """Return whether something is true."""
         return self._content.get(name) is True
 
+    def numbers(self, name: str) -> list[int]:
+        """Return a list of numbers of clusters."""
+        value = self._content.get(name)
+        if not isinstance(value, list) or not all(type(one) is int for one in value):
+            raise InvalidInputError(f"{name} must be a list of whole numbers, got {value!r:.80}")
+        return value
+
     @property
     def asker(self) -> Asker:
         """Who sent it."""
@@ -266,6 +289,10 @@ def _history(page: Page, _: _Argument) -> JSON:
     }
 
 
+def _clusters(page: Page, _: _Argument) -> JSON:
+    return {**page.clusters.view(), "refit": page.refit.refused}
+
+
 _VIEWS: Final[dict[str, Callable[[Page, _Argument], JSON]]] = {
     "state": _state,
     "document": _document,
@@ -273,6 +300,7 @@ _VIEWS: Final[dict[str, Callable[[Page, _Argument], JSON]]] = {
     "answers": _answers,
     "disputes": lambda page, _: lists.disputes_view(page.session),
     "groups": lambda page, _: lists.groups_view(page.session),
+    "clusters": _clusters,
     "people": lambda page, _: lists.people_view(page.session),
     "history": _history,
     "refit": lambda page, _: page.refit.view(),
@@ -327,6 +355,12 @@ def _name(page: Page, content: Content) -> JSON:
     return {"id": entry.id, "words": ["Saved the name." if name else "Took the name away."]}
 
 
+def _edit(page: Page, content: Content) -> JSON:
+    name, who = content.text("name", 200), content.asker.name
+    said = page.clusters.edit(content.text("verb"), content.numbers("clusters"), name, who)
+    return {"words": [f"{said[:1].upper()}{said[1:]}."]}
+
+
 def _refit(page: Page, _: Content) -> JSON:
     page.refit.start()
     return page.refit.view()
@@ -345,6 +379,7 @@ _CHANGES: Final[dict[str, Callable[[Page, Content], JSON]]] = {
     "change": _change,
     "comment": _comment,
     "name": _name,
+    "edit": _edit,
     "refit": _refit,
     "more": _more,
 }

@@ -8,7 +8,7 @@ id, and no id is ever given twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -171,7 +171,12 @@ def carried_on(previous: Lineage, sizes: Sequence[int], n_common: int, n_moved: 
 
 
 def trace(
-    previous: Lineage, old: AnyArray, new: AnyArray, counts: IntArray, sizes: Sequence[int]
+    previous: Lineage,
+    old: AnyArray,
+    new: AnyArray,
+    counts: IntArray,
+    sizes: Sequence[int],
+    called: Mapping[int, int] | None = None,
 ) -> Lineage:
     """Return the stable ids of new clusters: a function of the arguments, in any order of cells.
 
@@ -185,6 +190,8 @@ def trace(
         How many documents each two share.
     sizes : sequence of int
         All documents of each new label.
+    called : mapping of int to int, optional
+        The ids of labels that are known whatever documents say, such as of merged clusters.
 
     Examples
     --------
@@ -197,7 +204,9 @@ def trace(
     known = np.asarray(sorted(previous.ids), np.int64)
     table = _table(known, old, new, counts, len(sizes))
     ids = np.full(len(sizes), -1, np.int64)
-    rows, columns = _matched(table)
+    called = dict(called or {})
+    ids[list(called)] = list(called.values())
+    rows, columns = _matched(_without(table, np.isin(known, ids), ids >= 0))
     ids[columns] = known[rows]
     fresh = np.flatnonzero(ids < 0)
     ids[fresh] = previous.next_id + np.arange(len(fresh))
@@ -210,7 +219,7 @@ def trace(
         n_common=n_common,
         n_gone=sum(previous.sizes) - n_common,
         n_added=sum(sizes) - n_common,
-        n_moved=n_common - int(table[rows, columns].sum()),
+        n_moved=n_common - _n_staying(table, known, ids),
     )
 
 
@@ -228,6 +237,20 @@ def _table(known: IntArray, old: AnyArray, new: AnyArray, counts: IntArray, n_ne
     table = coo_array(cells, shape=(len(known), n_new), dtype=np.int64).tocsr()
     table.eliminate_zeros()
     return table
+
+
+def _without(table: Any, rows: AnyArray, columns: AnyArray) -> Any:
+    """Return a table without the documents of some rows and columns."""
+    cells = table.tocoo()
+    other = ~(rows[cells.row] | columns[cells.col])
+    places = cells.row[other], cells.col[other]
+    return type(cells)((cells.data[other], places), shape=cells.shape).tocsr()
+
+
+def _n_staying(table: Any, known: IntArray, ids: IntArray) -> int:
+    """Return how many documents are in the cluster of the same id in both runs."""
+    cells = table.tocoo()
+    return int(cells.data[known[cells.row] == ids[cells.col]].sum())
 
 
 def _matched(table: Any) -> tuple[IntArray, IntArray]:

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hmrf_dask import LSA, Constraints, HMRFKMeans
+from hmrf_dask import LSA, Blocks, Constraints, HMRFKMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from tests.support.problems import label_pairs, planted_text, string_ids
 
@@ -125,6 +125,18 @@ def corpus_of(rows: Any, bounds: Bounds, ids: Any = None) -> Corpus:
     if isinstance(bounds, int):
         return Corpus.from_rows(rows, ids, n_partitions=bounds)
     return Corpus.from_rows(rows, ids, n_partitions=1).with_partitions(bounds)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed(Case):
+    """Rows of words, and of vectors in the last columns."""
+
+    n_vectors: int = 10
+
+    def corpus(self, bounds: Bounds) -> Corpus:
+        """Return both kinds side by side."""
+        kinds = self.X[:, : -self.n_vectors], self.X[:, -self.n_vectors :].toarray()
+        return corpus_of(Blocks(kinds, weights=[1, 0.5]), bounds, self.ids)
 
 
 @dataclass(frozen=True, eq=False)

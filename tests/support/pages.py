@@ -76,6 +76,34 @@ def material_of(texts: Mapping[str, str], archive: Archive | None = None) -> Mat
     return Material("archive", tuple(batch), tuple(groups), archive or Archive(texts))
 
 
+class ShownClusters:
+    """The groups of a page as if they were clusters of a release; edits are noted."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.edits = session, list[tuple[str, list[int], str]]()
+
+    def view(self) -> dict[str, Any]:
+        """Return them, called by what people said of their documents."""
+        shown = [
+            {
+                "cluster": at,
+                "name": self.session.called(group.document),
+                "size": group.size,
+                "words": group.words,
+                "frozen": at == 1,
+                "last": "" if at else "its name",
+            }
+            for at, group in enumerate(self.session.material.groups)
+        ]
+        waiting = [f"{verb} of {clusters}" for verb, clusters, _ in self.edits]
+        return {"refused": "", "waiting": waiting, "clusters": shown}
+
+    def edit(self, verb: str, clusters: list[int], name: str, annotator: str) -> str:
+        """Note an edit."""
+        self.edits.append((verb, clusters, name))
+        return f"{verb} by {annotator}"
+
+
 def page_of(session: Session, port: int, refit: Refit | None = None) -> Page:
     """Return a page with new secrets."""
     guard = Guard.of("127.0.0.1")
@@ -85,6 +113,7 @@ def page_of(session: Session, port: int, refit: Refit | None = None) -> Page:
         refit=refit or Refit(),
         rounds=list,
         more=lambda: None,
+        clusters=ShownClusters(session),
         port=port,
         turns=ThreadPoolExecutor(1),
         reads=ThreadPoolExecutor(1),

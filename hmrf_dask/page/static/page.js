@@ -5,6 +5,7 @@ import { memory } from "./memory.js";
 import { ask } from "./server.js";
 import { actionOf, nextQuestion } from "./question.js";
 import { showAnswers, showDisputes, showGroups, showPeople } from "./lists.js";
+import { showClusters } from "./clusters.js";
 import { showHistory } from "./history.js";
 
 const views = {
@@ -12,6 +13,7 @@ const views = {
   answers: showAnswers,
   disputes: showDisputes,
   groups: showGroups,
+  clusters: showClusters,
   history: showHistory,
   people: showPeople,
 };

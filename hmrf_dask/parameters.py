@@ -90,6 +90,7 @@ RANGES: Final[dict[str, Range]] = {
     "threads": Range(1, 4_096),
     "processes": Range(1, 1_024),  # each is a Python of its own on this machine
     "workers": Range(1, 100_000),
+    "seconds": Range(1.0, 86_400.0),  # a day: nobody waits for workers longer
     "questions": Range(0, LARGEST_INT32),
     "batch": Range(0, 10_000),  # questions at a time: nobody answers more in a night
     "neighbourhoods": Range(2, LARGEST_INT32),  # one has nothing to differ from
@@ -166,7 +167,7 @@ def check_count(name: str, value: Any) -> None:
         raise ConfigurationError(f"{name} {problem}, got {shortened(value)}")
 
 
-Choices = tuple[bool | str, ...]
+Choices = tuple[bool | int | str, ...]
 
 SOFT: Final = ("HMRFKMeans", "PCKMeans", "MPCKMeans")  # a pair may be broken, at its cost
 SEEDED: Final = ("SeededKMeans", "ConstrainedKMeans")
@@ -198,6 +199,7 @@ class Parameter:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # by method, where they differ
     choices: Mapping[str, Choices] = field(default_factory=dict)  # as well, from `values`
     in_files: Any = None  # the default of job files and the command line where it differs
+    python_alone: bool = False  # no part of job files and the command line
 
     @property
     def is_cost(self) -> bool:
@@ -356,8 +358,18 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             objects="or None", names=(AUTO,),
         ),
         Parameter(
+            "trim_outliers", FLAG, False, METHODS,
+            "Whether outliers are kept out of centroids: the fit ends with phases in which a row "
+            "counts at most a limit in J.",
+        ),
+        Parameter(
             "random_state", Range(0, 2**64 - 1), None, METHODS, "The seed.",
             objects="a RandomState or None", in_files=0,
+        ),
+        Parameter(
+            "verbose", (0, 1, False, True), 0, METHODS,
+            "Whether to show how far a fit is: lines on stderr, in a notebook a bar.",
+            python_alone=True,
         ),
     )
 }  # fmt: skip
@@ -372,6 +384,17 @@ def taken_by(method: str) -> list[Parameter]:
     ['n_clusters', 'distortion', 'init', 'refine', 'n_init']
     """
     return [parameter for parameter in PARAMETERS.values() if method in parameter.methods]
+
+
+def in_files_of(method: str) -> list[Parameter]:
+    """Return the parameters of a class that job files and the command line have.
+
+    Examples
+    --------
+    >>> [parameter.name for parameter in in_files_of("KMeans")][-2:]
+    ['trim_outliers', 'random_state']
+    """
+    return [parameter for parameter in taken_by(method) if not parameter.python_alone]
 
 
 def check_parameter(name: str, value: object, method: str = "") -> None:

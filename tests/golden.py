@@ -90,6 +90,12 @@ def _of_family(name: str) -> str:
     return digest_of(FITS[name].fitted(3))
 
 
+def _of_full_metric() -> str:
+    model = FITS["full metric"].fitted(3)
+    history = model.objective_history_.tolist()
+    return digest(np.asarray(model.labels_, np.int32), model.metric_, history)
+
+
 def _predicted() -> str:
     rows, _, must, cannot = text_corpus()
     model = HMRFKMeans(3, random_state=0, n_init=2).fit(rows, must_link=must, cannot_link=cannot)
@@ -195,6 +201,7 @@ CASES_BY_NAME: Mapping[str, Compute] = {
     "family: PCKMeans": partial(_of_family, "PCKMeans"),
     "family: MPCKMeans": partial(_of_family, "MPCKMeans"),
     "family: KMeans": partial(_of_family, "KMeans"),
+    "family: full metric": _of_full_metric,
     "predict, transform, score": _predicted,
     "lsa": _components,
     "texts: words": partial(_rows_of_texts, TextSettings()),

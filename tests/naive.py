@@ -396,6 +396,28 @@ def energy(model: Model, labels: Any, centroids: Matrix, weights: Vector) -> Ene
     )
 
 
+def full_metric_energy(
+    rows: Matrix, labels: Any, centroids: Matrix, metrics: tuple[Floats, Floats], must: Any
+) -> list[float]:
+    """Return J of Euclidean rows under a full metric by terms: distances, broken must-links, prior.
+
+    The metrics are A of (x − y)ᵀ A (x − y), and the first one, of which a fit begins: with Σ its
+    inverse the prior is N (tr A Σ − d) − 2 N ln det A Σ.
+    """
+    metric, first = metrics
+
+    def apart(x: Vector, y: Vector) -> float:
+        gap = [a - b for a, b in zip(x, y, strict=True)]
+        return math.fsum(a * metric[i][j] * b for i, a in enumerate(gap) for j, b in enumerate(gap))
+
+    near = [apart(x, centroids[h]) for x, h in zip(rows, labels, strict=True)]
+    broken = [apart(rows[i], rows[j]) for i, j in must if labels[i] != labels[j]]
+    relative = metric @ np.linalg.inv(first)
+    logarithm = float(np.linalg.slogdet(relative)[1])
+    prior = len(near) * (float(np.trace(relative)) - len(metric) - 2.0 * logarithm)
+    return [math.fsum(near), math.fsum(broken), prior]
+
+
 # --- moves (algorithms.md 5) ---------------------------------------------------------------------
 
 

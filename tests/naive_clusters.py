@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests import naive
 
 
 def telling_words(counts: Sequence[Sequence[int]], words: Sequence[str], n: int) -> list[list[str]]:
@@ -51,3 +54,48 @@ def outliers(clusters: Sequence[Sequence[int | None]], share: float | None) -> l
         while sum(one > reach for one in known) > allowed:
             reach += 1
     return [[one is None or one > reach for one in cluster] for cluster in above]
+
+
+# ---- outliers kept out of centroids
+
+
+def limit_factor(x: naive.Vector, began: naive.Matrix, weights: naive.Vector) -> float:
+    """Return b of a text: 1 - s and s, s the mean similarity to all centroids, over breadth^.7."""
+    near = math.fsum(1.0 - naive.cosine_distance(x, mu, weights) for mu in began) / len(began)
+    length = math.sqrt(naive.dot(x, x, [1.0] * len(x)))
+    breadth = math.fsum(abs(float(value)) for value in x) / length
+    least = 2.0**-20
+    return max(1.0 - near, least) * max(near, least) / max(breadth, 1.0) ** 0.7
+
+
+def row_limits(
+    model: naive.Model, labels: Any, weights: naive.Vector, reach: naive.Vector, began: naive.Matrix
+) -> list[float]:
+    """Return the distance beyond which each row is out; the phase `began` with those centroids."""
+    texts = model.distortion == "cosine" and not (model.rows < 0).any()
+    limits = []
+    for x, h in zip(model.rows.tolist(), map(int, labels), strict=True):
+        taken, limit = naive.row_as_taken(x, weights, model.distortion), float(reach[h])
+        if model.distortion not in naive.LINEAR and not any(taken):
+            limit = 0.0
+        elif texts:
+            limit *= limit_factor(x, began, weights)
+        elif model.distortion == "euclidean":
+            limit -= math.fsum(math.log(a) for a in weights)
+        limits.append(limit)
+    return limits
+
+
+def own_distances(
+    model: naive.Model, labels: Any, centroids: naive.Matrix, weights: naive.Vector
+) -> list[float]:
+    """Return D of each row to its centroid, its share of the smoothing with it."""
+    own = []
+    for x, h in zip(model.rows.tolist(), map(int, labels), strict=True):
+        own.append(naive.distance(x, centroids[h], weights, model.distortion))
+        if model.alpha:
+            uniform = naive.uniform_row(model.rows.tolist(), model.distortion)
+            own[-1] += model.alpha * naive.distance(
+                uniform, centroids[h], weights, model.distortion
+            )
+    return own

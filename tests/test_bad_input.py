@@ -193,7 +193,7 @@ def test_a_wrong_value_is_not_repeated_in_full() -> None:
 
 @pytest.mark.parametrize("wrong", [7, b"run", 1.5, ["run"]])
 def test_a_folder_that_is_no_path(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="must be a text or a path, got"):
+    with pytest.raises(ConfigurationError, match="must be a path or a URL, got"):
         KMeans(2).fit(good(), run_dir=wrong)
 
 

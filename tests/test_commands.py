@@ -93,7 +93,7 @@ def _given(folder: Path, name: str) -> list[str]:
 def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the demo, which takes its time and has tests of its own, end at once."""
     cluster = ClusterSummary(0, 1, ["word"], "numpy.fft", 1.0)
-    files = {"rows": "demo/rows", "pairs": "demo/pairs.csv", "run": "demo/run"}
+    files = {"rows": "demo/rows", "pairs": "demo/pairs.csv", "run": "demo/run", "report": "r"}
     no_pairs = {"must_link": 0, "cannot_link": 0}
     shares = (0.1, 0.2, 0.1, 0.2)
     few = FewAnswers(1, 0.5, 0.5)

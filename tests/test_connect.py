@@ -16,7 +16,7 @@ from distributed import get_client
 from hmrf_dask.cli import connect
 from hmrf_dask.cli.connect import connected
 from hmrf_dask.errors import ClusterError, ConfigurationError
-from hmrf_dask.jobs.job_file import Cluster
+from hmrf_dask.jobs.clusters import Cluster
 
 
 def test_threads_are_set_and_set_back() -> None:

@@ -1,23 +1,320 @@
-"""Every configuration under deploy/ is run, not only read."""
+"""Every configuration under deploy/ is checked, or run; and a mistake of each kind is found."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import dask
 import psutil
 import pytest
+import yaml
 from distributed import get_client
 
-from hmrf_dask.cli.connect import connected
+from hmrf_dask.cli.connect import _class_of, connected
+from hmrf_dask.jobs.clusters import CLASSES, Cluster
+from hmrf_dask.jobs.inputs import load_job
+from hmrf_dask.releases.release import latest
+from tests.support.dask_processes import make_certificates
+from tests.support.job_corpus import JobCorpus
 
-LOCAL = Path(__file__).parents[1] / "deploy" / "local" / "cluster.sh"
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+BIN = Path(sys.executable).parent
+PLACES = sorted(path for path in DEPLOY.iterdir() if path.is_dir())
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    lacking = [name for name in modules if find_spec(name) is None]
+    return pytest.mark.skipif(
+        bool(lacking), reason=f"{lacking} not installed: group deploy of pyproject.toml"
+    )
+
+
+def tool(name: str) -> str:
+    """Return a program of the environment or the system, or skip the test."""
+    path = BIN / name
+    found = str(path) if path.exists() else shutil.which(name)
+    return found or pytest.skip(f"{name} is not installed")
+
+
+def checked(*command: str, folder: Path = ROOT) -> str:
+    """Return what a program finds wrong, nothing if it finds nothing."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return "" if done.returncode == 0 else (done.stdout + done.stderr) or "failed"
+
+
+def changed(path: Path, folder: Path, old: str, new: str) -> Path:
+    """Return a copy of a file with a mistake in it."""
+    text = path.read_text()
+    assert old in text
+    copy = folder / path.name
+    copy.write_text(text.replace(old, new))
+    return copy
+
+
+# ---- the folders and their pages
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda path: path.name)
+def test_each_place_has_its_page_with_four_headings_and_a_row(place: Path) -> None:
+    page = (place / "README.md").read_text()
+    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == [
+        "What it needs",
+        "Set up",
+        "Run",
+        "Clean up",
+    ]
+    assert f"[{place.name}]({place.name}/README.md)" in (DEPLOY / "README.md").read_text()
+    files = [one.name for one in place.iterdir() if one.is_file() and one.name != "README.md"]
+    unnamed = [name for name in files if name not in page]
+    assert unnamed == [name for name in unnamed if place.name in ("image", "compose", "systemd")]
+
+
+# ---- programs that know the formats
+
+
+SCRIPTS = [*DEPLOY.rglob("*.sh"), *DEPLOY.rglob("*.sbatch")]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_sound(script: Path, tmp_path: Path) -> None:
+    assert checked(tool("shellcheck"), str(script)) == ""
+    wrong = tmp_path / script.name
+    wrong.write_text(f"{script.read_text()}\nrm -r $undefined/*\n")
+    assert "SC2154" in checked(tool("shellcheck"), str(wrong))
+
+
+def test_the_image_is_sound(tmp_path: Path) -> None:
+    path = DEPLOY / "image" / "Dockerfile"
+    assert checked(tool("hadolint"), str(path)) == ""
+    wrong = changed(path, tmp_path, "FROM python:3.11-slim AS build", "FROM python")
+    assert "DL3006" in checked(tool("hadolint"), str(wrong))
+
+
+@pytest.mark.parametrize(
+    ("file", "schema", "old", "new"),
+    [
+        ("compose/compose.yaml", "compose-spec", "healthcheck:", "healthchek:"),
+        ("schedules/github.yaml", "github-workflows", "runs-on:", "run-on:"),
+    ],
+)
+@needs("check_jsonschema")
+def test_files_are_as_their_schema_says(
+    file: str, schema: str, old: str, new: str, tmp_path: Path
+) -> None:
+    from jsonschema.validators import validator_for
+    from ruamel.yaml import YAML
+
+    vendored = find_spec("check_jsonschema")
+    assert vendored is not None
+    assert vendored.origin is not None
+    folder = Path(vendored.origin).parent / "builtin_schemas" / "vendor"
+    content = json.loads((folder / f"{schema}.json").read_text())
+    validator = validator_for(content)(content)
+
+    def mistakes(path: Path) -> list[str]:
+        loaded = YAML(typ="safe", pure=True).load(path.read_text())  # where `on` is no truth value
+        return [error.message for error in validator.iter_errors(loaded)]
+
+    assert mistakes(DEPLOY / file) == []
+    wrong = changed(DEPLOY / file, tmp_path, old, new)
+    assert any(new.rstrip(":") in one for one in mistakes(wrong))
+
+
+UNITS = ["hmrf-nightly.service", "hmrf-nightly.timer"]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_units_are_sound(unit: str, tmp_path: Path) -> None:
+    program = tool("systemd-analyze")
+    for name in UNITS:  # this machine has no /srv/clusters
+        text = (DEPLOY / "systemd" / name).read_text()
+        command = "/srv/clusters/.venv/bin/hmrf-dask"
+        (tmp_path / name).write_text(text.replace(command, shutil.which("true") or ""))
+    verify = (program, "verify", "--man=no", f"./{unit}")
+    assert "hmrf-nightly" not in checked(*verify, folder=tmp_path)
+    text = (tmp_path / unit).read_text()
+    (tmp_path / unit).write_text(re.sub("^(ExecStart|OnCalendar)=", r"\1=\n\1x=", text, flags=re.M))
+    assert "hmrf-nightly" in checked(*verify, folder=tmp_path)
+
+
+# ---- Kubernetes
+
+
+MANIFESTS = sorted(
+    path for path in (DEPLOY / "kubernetes").rglob("*.yaml")
+    if path.name not in ("kustomization.yaml", "job.yaml", "nightly.yaml")
+)  # fmt: skip
+RELEASES = ("1.29", "1.34")
+Objects = Iterator[dict[str, Any]]
+
+
+def objects(text: str) -> Objects:
+    yield from (one for one in yaml.safe_load_all(text) if one)
+
+
+def kubernetes_mistakes(content: dict[str, Any]) -> list[str]:
+    import kubernetes_validate
+
+    if content["apiVersion"] == "kubernetes.dask.org/v1":
+        return _operator_mistakes(content)
+    found = []
+    for release in RELEASES:
+        try:
+            kubernetes_validate.validate(content, release, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            found.append(error.message)
+    return found
+
+
+def _operator_mistakes(content: dict[str, Any]) -> list[str]:
+    """Return what the operator's own schema, and that of pods, have against its objects."""
+    from jsonschema import Draft202012Validator
+
+    located = find_spec("dask_kubernetes.operator")
+    assert located is not None
+    assert located.origin is not None
+    folder = Path(located.origin).parent / "customresources"
+    templates = yaml.safe_load((folder / "templates.yaml").read_text())["definitions"]
+    (version,) = yaml.safe_load((folder / "daskjob.yaml").read_text())["spec"]["versions"]
+    schema = _closed(version["schema"]["openAPIV3Schema"], templates)
+    schema["properties"] |= {name: {} for name in ("apiVersion", "kind", "metadata")}
+    found = [error.message for error in Draft202012Validator(schema).iter_errors(content)]
+    job, cluster = content["spec"]["job"]["spec"], content["spec"]["cluster"]["spec"]
+    parts = [
+        ("Pod", job),
+        ("Pod", cluster["worker"]["spec"]),
+        ("Pod", cluster["scheduler"]["spec"]),
+    ]
+    for kind, spec in [*parts, ("Service", cluster["scheduler"]["service"])]:
+        part = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "part"}, "spec": spec}
+        found += kubernetes_mistakes(part)
+    return found
+
+
+def _closed(schema: Any, templates: dict[str, Any]) -> Any:
+    """Return a schema with its templates in place, whose objects have the names it says alone.
+
+    Of what Kubernetes' own objects refer to it says nothing.
+    """
+    if isinstance(schema, list):
+        return [_closed(one, templates) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if isinstance(schema.get("$ref"), str):
+        return _closed(templates.get(schema["$ref"].rpartition("/")[2], {}), templates)
+    made = {name: _closed(one, templates) for name, one in schema.items()}
+    open_ended = "additionalProperties" in schema or not isinstance(schema.get("properties"), dict)
+    return made if open_ended else made | {"additionalProperties": False}
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@needs("kubernetes_validate", "dask_kubernetes")
+def test_manifests_are_as_their_schemas_say(path: Path) -> None:
+    for content in objects(path.read_text()):
+        assert kubernetes_mistakes(content) == []
+
+
+@needs("kubernetes_validate", "dask_kubernetes")
+def test_mistakes_in_manifests_are_found() -> None:
+    planted = [
+        ("base/cronjob.yaml", "concurrencyPolicy", "concurencyPolicy"),
+        ("overlays/once/daskjob.yaml", "replicas: 4", "replicas: four"),
+        ("overlays/once/daskjob.yaml", "readinessProbe", "readynessProbe"),
+        ("overlays/cluster/role.yaml", "verbs", "verb"),
+    ]
+    for file, old, new in planted:
+        text = (DEPLOY / "kubernetes" / file).read_text()
+        assert old in text
+        broken = [kubernetes_mistakes(one) for one in objects(text.replace(old, new))]
+        assert any(broken), (file, new)
+
+
+def test_overlays_are_put_together() -> None:
+    program = tool("kubectl")
+    for folder, kinds in (
+        ("base", {"ServiceAccount", "ConfigMap", "CronJob", "NetworkPolicy"}),
+        ("overlays/cluster", {"Role", "RoleBinding", "CronJob", "ConfigMap"}),
+        ("overlays/once", {"DaskJob", "ConfigMap"}),
+    ):
+        done = subprocess.run(
+            [program, "kustomize", str(DEPLOY / "kubernetes" / folder)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        made = {one["kind"]: one for one in objects(done.stdout)}
+        assert made.keys() >= kinds
+        if "CronJob" in made:
+            pod = made["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+            assert pod["volumes"][0]["configMap"]["name"] == made["ConfigMap"]["metadata"]["name"]
+            assert pod["containers"][0]["image"].startswith("registry.example.org/hmrf-dask:")
+            assert pod["serviceAccountName"] == "hmrf-nightly"
+
+
+# ---- job files, and what they name
+
+
+JOBS = sorted(path for path in DEPLOY.rglob("job.yaml") if "$schema" in path.read_text())
+LINES = [
+    *(path for path in DEPLOY.rglob("job.yaml") if path not in JOBS),
+    DEPLOY / "gateway" / "coiled.yaml",
+]
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.parent.name)
+def test_job_files_are_read(path: Path) -> None:
+    job = load_job(str(path))
+    assert job.manifest == "nightly.yaml"
+    if job.cluster.insecure:
+        assert "insecure: true #" in path.read_text()  # with its reason
+
+
+@pytest.mark.parametrize("path", LINES, ids=lambda path: path.parent.name + path.stem)
+def test_lines_of_a_cluster_are_read(path: Path) -> None:
+    assert Cluster(**yaml.safe_load(path.read_text())).least_workers > 1
+
+
+def _arguments_of(kind: type) -> set[str]:
+    """Return what the constructors of a class and of its bases take."""
+    inits = [vars(one).get("__init__") for one in kind.__mro__ if one is not object]
+    own = {name for one in inits if one for name in inspect.signature(one).parameters}
+    jobs = getattr(kind, "job_cls", None)
+    return own if jobs is None else own | _arguments_of(jobs)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dask_jobqueue.SLURMCluster",
+        "dask_jobqueue.PBSCluster",
+        "dask_kubernetes.operator.KubeCluster",
+    ],
+)
+@needs("dask_jobqueue", "dask_kubernetes")
+def test_classes_take_what_a_job_may_tell_them(name: str) -> None:
+    ctrl_c = signal.getsignal(signal.SIGINT)
+    kind = _class_of(name)
+    assert signal.getsignal(signal.SIGINT) is ctrl_c
+    known = CLASSES[name]
+    told = known.arguments | known.mappings.keys()
+    assert told - _arguments_of(kind) - known.of_scheduler == set()
+
+
+# ---- what really runs
 
 
 def free_port() -> int:
@@ -28,15 +325,14 @@ def free_port() -> int:
 
 @contextmanager
 def local_cluster(address_file: Path) -> Iterator[psutil.Process]:
-    binaries = str(Path(sys.executable).parent)
     environment = {
         **os.environ,
-        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "PORT": str(free_port()),
         "WORKERS": "1",
     }
     process = subprocess.Popen(
-        ["bash", str(LOCAL), str(address_file)],
+        ["bash", str(DEPLOY / "local" / "cluster.sh"), str(address_file)],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -65,4 +361,122 @@ def test_local_cluster_works_on_loopback_and_leaves_nothing(tmp_path: Path) -> N
         }
         assert addresses == {"127.0.0.1"}
     _, alive = psutil.wait_procs(started, timeout=30)
+    assert not alive
+
+
+@pytest.mark.parametrize(
+    ("codes", "ends", "tries"), [("75 137 0", 0, 3), ("75 65", 65, 2), ("75 75 75 75", 75, 3)]
+)
+def test_a_night_is_tried_again_where_it_may_pass(
+    codes: str, ends: int, tries: int, tmp_path: Path
+) -> None:
+    command = tmp_path / "hmrf-dask"
+    command.write_text(
+        '#!/usr/bin/env bash\necho "$*" >> asked\nset -- $CODES\nn=$(wc -l < asked)\n'
+        'shift $((n - 1)); exit "$1"\n'
+    )
+    command.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(DEPLOY / "schedules" / "nightly.sh"), "job.yaml"],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path, "CODES": codes, "TRIES": "3", "PAUSE": "0"},
+    )
+    assert done.returncode == ends
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == ["run job.yaml --json --quiet"] * tries
+
+
+# Starts each task as a process of its own, as Slurm would on nodes, and ends with their worst code.
+SRUN = """#!/usr/bin/env bash
+tasks=1
+while [[ ${1:-} == -* ]]; do
+    case $1 in --ntasks=*) tasks=${1#*=} ;; -n) tasks=$2; shift ;; esac
+    shift
+done
+for ((task = 0; task < tasks; task++)); do
+    SLURM_NTASKS=$tasks SLURM_PROCID=$task "$@" & pids+=($!)
+done
+trap 'kill "${pids[@]}" 2> /dev/null' TERM
+worst=0
+for pid in "${pids[@]}"; do wait "$pid" || worst=$?; done
+exit "$worst"
+"""
+HMRF = f'#!/usr/bin/env bash\nname=${{0##*/}}\nexec {sys.executable} -m "${{name/-/_}}" "$@"\n'
+
+
+def slurm(folder: Path, n_tasks: int) -> dict[str, str]:
+    """Return an environment as an allocation has it, with a stand-in for srun."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for name, text in (("srun", SRUN), ("hmrf-dask", HMRF), ("dask", HMRF)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    return {
+        **os.environ,
+        **make_certificates(folder / "tls"),
+        "PATH": f"{programs}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "SLURM_JOB_ID": "7",
+        "SLURM_NTASKS": str(n_tasks),
+        "SLURM_CPUS_PER_TASK": "1",
+        "DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__ENABLED": "False",
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("script", ["cluster.sbatch", "runner.py"])
+@needs("dask_jobqueue")
+def test_a_job_runs_in_an_allocation(script: str, tmp_path: Path) -> None:
+    job = JobCorpus(tmp_path).write_all(60, 10)
+    path = str(DEPLOY / "slurm" / script)
+    how: dict[str, Callable[[], list[str]]] = {
+        "cluster.sbatch": lambda: ["bash", path, str(job)],
+        "runner.py": lambda: ["srun", "-n", "3", sys.executable, path, str(job)],
+    }
+    environment = slurm(tmp_path, 2 if script.endswith("sbatch") else 3)
+    command = how[script]()
+    command[0] = shutil.which(command[0], path=environment["PATH"]) or ""
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert json.loads(printed[-1])["documents"]["all"] == 60
+    assert latest(str(tmp_path / "out")) is not None
+
+
+SBATCH = """#!/usr/bin/env bash
+setsid bash "${@: -1}" > "$PWD/worker-$$.log" 2>&1 &
+echo "Submitted batch job $!"
+"""
+SCANCEL = '#!/usr/bin/env bash\nfor job in "$@"; do kill -- "-$job"; done\n'
+
+
+@pytest.mark.long
+@needs("dask_jobqueue")
+def test_a_job_starts_workers_of_a_batch_system_with_certificates_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = {"sbatch": SBATCH, "scancel": SCANCEL}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    kwargs = {"cores": 1, "processes": 1, "memory": "1GB", "host": "127.0.0.1"}
+    asked = {"class": "dask_jobqueue.SLURMCluster", "kwargs": kwargs, "workers": 2}
+    with (
+        dask.config.set({"jobqueue.slurm.shared-temp-directory": str(tmp_path)}),
+        connected(cluster=Cluster(**asked)),
+    ):
+        client = get_client()
+        assert client.scheduler.address.startswith("tls://")
+        assert len(client.scheduler_info()["workers"]) == 2
+        assert client.submit(sum, [1, 2]).result(timeout=60) == 3
+        jobs = client.run(os.getpid).values()
+    _, alive = psutil.wait_procs(
+        [psutil.Process(pid) for pid in jobs if psutil.pid_exists(pid)], 30
+    )
     assert not alive

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +48,8 @@ from tests.support.job_runs import assigned, run
 OWN = "tests.support.embedders"
 CLASSES = (
     "Topics", "OtherTopics", "NotFinite", "Narrow", "Moody", "Drifting", "Wider", "Numbered",
-    "Flat", "Choosy", "NoEmbedder",
+    "Flat", "Choosy", "NoEmbedder", "Failing", "Crowded", "Ragged", "Fewer", "Unmade", "Unloaded",
+    "Missing", "Listed",
 )  # fmt: skip
 
 
@@ -161,6 +168,44 @@ def test_words_and_vectors_side_by_side(corpus: JobCorpus) -> None:
     np.testing.assert_allclose((dense**2).sum(axis=1), 1 / 3, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:1 document without a token:hmrf_dask.errors.HmrfWarning")
+def test_words_of_one_column_and_vectors_of_another(corpus: JobCorpus) -> None:
+    corpus.draw(30)
+    corpus.write({"answers.csv": corpus.answers(5)})
+    for one in [*corpus.documents, *corpus.draw(10)]:
+        words = one.pop("text").split()
+        one["subject"], one["body"] = " ".join(words[:6]), " ".join(words[6:])
+    corpus.documents[3]["subject"] = None
+    corpus.documents[7]["body"] = ""
+    corpus.write(corpus.files(corpus.documents[:30]))
+    columns = {"label": "label", "text": ["subject", "body"]}
+    both = [{"kind": "words", "column": "subject"}, vectors(column="body")]
+    partial = "2 documents with words alone or a vector alone"
+    with pytest.warns(HmrfWarning, match=partial):
+        report = run(job := corpus.write_job(columns=columns, text=both))
+    assert report.nmi == pytest.approx(1.0)
+    release = latest(output := str(corpus.folder / "out"))
+    assert release is not None
+    vocabulary = load_vocabulary(release.ledger["vocabulary"], Place(output))
+    subjects = " ".join(one["subject"] or "" for one in corpus.documents[:30]).split()
+    assert set(vocabulary.terms.to_pylist()) == set(subjects)
+    assert set(embedders.EMBEDDED) == {one["body"] for one in corpus.documents[:30]}
+    text = f"{corpus.documents[0]['subject']} {corpus.documents[0]['body']}"
+    assert load_release(output).predict([text]) == [assigned(report)["space/0000"]["cluster"]]
+
+    embedders.EMBEDDED.clear()
+    corpus.write(corpus.files(corpus.documents[30:], first=9))
+    with pytest.warns(HmrfWarning, match=partial):
+        run(job)
+    assert set(embedders.EMBEDDED) == {one["body"] for one in corpus.documents[30:]}
+    both[0]["column"] = "subjct"
+    with pytest.raises(ConfigurationError, match=r"\(subject, body\), got 'subjct' .*'subject'"):
+        run(corpus.write_job(columns=columns, text=both))
+    ready = {"kind": "embeddings", "column": "body"}
+    with pytest.raises(ConfigurationError, match="column must go with words or a model"):
+        run(corpus.write_job(columns=columns, text=ready))
+
+
 @pytest.mark.long  # a second
 def test_a_new_vocabulary_keeps_the_vectors_of_a_warm_start(corpus: JobCorpus) -> None:
     both = [{"kind": "words", "refit": "always"}, vectors()]
@@ -228,6 +273,13 @@ def test_the_first_stored_vector_of_a_text_counts(tmp_path: Path) -> None:
         ("Numbered", ConfigurationError, "a str as identity .* got 7 and 8"),
         ("Flat", ConfigurationError, "an int above 0 as width, got 'flat' and 0"),
         ("Choosy", ConfigurationError, "must be a class that is made without arguments"),
+        ("Failing", InvalidInputError, r"got KeyError: .* for document '\w+/0017' \('unspeakable"),
+        ("Crowded", InvalidInputError, r"got MemoryError: .* for 20 texts together, the first of"),
+        ("Ragged", InvalidInputError, r"must return a vector for every text, got ValueError: "),
+        ("Fewer", InvalidInputError, r"shape \(\d+, 8\), got .* the first of them document '"),
+        ("Unmade", ConfigurationError, "made without arguments, got RuntimeError: 'no licence'"),
+        ("Unloaded", ConfigurationError, "unloaded must be one that can be loaded, got OSError: "),
+        ("Missing", ConfigurationError, "can be imported, got AttributeError: "),
         ("Unlisted", ConfigurationError, "must be listed in the environment variable HMRF_DASK"),
     ],
 )
@@ -235,6 +287,8 @@ def test_bad_embedders_are_refused_in_words(
     corpus: JobCorpus, name: str, error: type[Exception], words: str
 ) -> None:
     job = corpus.write_all(20, 0, text=vectors(name))
+    corpus.documents[17]["text"] = "unspeakable " + corpus.documents[17]["text"]
+    corpus.write(corpus.files(corpus.documents))
     with pytest.raises(error, match=words):
         run(job)
 
@@ -253,12 +307,50 @@ def test_models_that_are_none(corpus: JobCorpus, model: str, words: str) -> None
         run(job)
 
 
+STATIC = {"config.json": b'{"model_type": "model2vec"}'}
+TRANSFORMER = {"modules.json": b'[{"type": "sentence_transformers.models.Transformer"}]'}
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "extra"),
+    [
+        ("wordllama", {}, "wordllama"),
+        ("./model", STATIC, "model2vec"),
+        ("./model", TRANSFORMER, "sentence-transformers"),
+    ],
+)
 def test_a_wheel_that_is_missing_says_which_extra(
-    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+    corpus: JobCorpus,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    files: dict[str, bytes],
+    extra: str,
 ) -> None:
     monkeypatch.setattr("hmrf_dask.text.embedders.util.find_spec", lambda _: None)
-    job = corpus.write_all(20, 0, text={"kind": "embeddings", "model": "wordllama"})
-    with pytest.raises(ConfigurationError, match=r"pip install 'hmrf-dask\[wordllama\]'"):
+    corpus.write({f"model/{name}": data for name, data in files.items()})
+    job = corpus.write_all(20, 0, text={"kind": "embeddings", "model": model})
+    with pytest.raises(ConfigurationError, match=rf"pip install 'hmrf-dask\[{extra}\]'"):
+        run(job)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "got a folder without either; check the path"),
+        ({"config.json": b"{"}, "got a folder without either; check the path"),
+        (STATIC, r"must be a safetensors file with a matrix 'embeddings', got one that is not"),
+        ({**STATIC, "model.safetensors": b"weights" * 9}, "safetensors file .* save the model"),
+        (TRANSFORMER, "must say how many numbers a vector has"),
+    ],
+    ids=["empty", "no JSON", "no weights", "bad weights", "no width"],
+)
+def test_folders_without_a_whole_model(
+    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], words: str
+) -> None:
+    monkeypatch.setattr("hmrf_dask.text.embedders.util.find_spec", lambda _: True)
+    corpus.write({"model/README.md": b"", **{f"model/{name}": one for name, one in files.items()}})
+    job = corpus.write_all(20, 0, text={"kind": "embeddings", "model": "./model"})
+    with pytest.raises(ConfigurationError, match=words):
         run(job)
 
 
@@ -325,6 +417,53 @@ def test_a_log_in_the_place_of_one_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFileError, match=r"/third/places.* not the log"):
         read(third := Source("third", ["engine"]))
     assert read(third) == [[1.0] * embedders.WIDTH]
+
+
+@pytest.mark.long  # processes of their own, twice
+def test_killed_on_processes_and_run_again_embeds_no_text_twice(
+    corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):  # each too large to share a pack with others
+        documents = corpus.draw(12)
+        for one in documents:
+            one["text"] = " ".join([one["text"]] * 700)
+        documents[5]["text"] += " barrier" * (number == 1)
+        content = "".join(f"{json.dumps(one)}\n" for one in documents)
+        corpus.write({f"documents/{number}.jsonl": content.encode()})
+    corpus.write({"answers.csv": corpus.answers(5)})
+    both = [{"kind": "words"}, vectors("Listed")]
+    job, listed = corpus.write_job(text=both), corpus.folder / "listed"
+    monkeypatch.setenv(embedders.LISTED, str(listed))
+    command = [sys.executable, "-m", "hmrf_dask", "run", str(job), "--processes", "2"]
+    with subprocess.Popen(command, start_new_session=True) as first:
+        until = time.monotonic() + embedders.PATIENCE
+        while not (
+            listed.with_suffix(".waiting").exists()
+            and len(list(corpus.folder.glob("out/vectors/*/log/*.parquet"))) == 2
+        ):
+            assert first.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        os.killpg(first.pid, signal.SIGKILL)
+    assert len(listed.read_text().splitlines()) == 24
+    listed.with_suffix(".open").touch()
+    subprocess.run(command, check=True)
+    texts = {sha256(one["text"].encode()).hexdigest() for one in corpus.documents}
+    assert sorted(listed.read_text().splitlines()) == sorted(texts)  # each of them once
+    resumed = latest(str(corpus.folder / "out"))
+    undisturbed = run(corpus.write_job(text=both, output="other"))
+    again = latest(str(corpus.folder / "other"))
+    assert resumed is not None
+    assert again is not None
+    assert undisturbed.run_id == resumed.run_id
+    for kind in ("assignments", "model"):
+        before, after = (
+            {one.relative_to(corpus.folder / place): one.read_bytes()
+             for one in (corpus.folder / place).glob(f"runs/*/{kind}/**/*") if one.is_file()}
+            for place in ("out", "other")
+        )  # fmt: skip
+        assert before
+        assert before == after
 
 
 @pytest.mark.long  # a second

@@ -83,7 +83,10 @@ def test_tests_are_short_and_take_their_helpers_from_modules_of_helpers(module: 
     assert not re.findall(r"(?:from|import) tests\.test_\w+|from tests import .*\btest_\w+", source)
 
 
-@pytest.mark.parametrize("script", ["deploy/local/cluster.sh", ".ci/run"])
+@pytest.mark.parametrize(
+    "script",
+    [".ci/run", *(str(path.relative_to(ROOT)) for path in (ROOT / "deploy").rglob("*.sh"))],
+)
 def test_scripts_parse_and_may_run(script: str) -> None:
     path = ROOT / script
     subprocess.run(["bash", "-n", str(path)], check=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.jobs.clusters import CLASSES, arguments_of
 from hmrf_dask.jobs.inputs import load_job
-from hmrf_dask.jobs.job_file import CLASSES, Job, arguments_of
+from hmrf_dask.jobs.job_file import Job
 
 ROOT = Path(__file__).parents[1]
 SMALLEST = "$schema: hmrf-dask/job/v1\nmanifest: news.yaml\nmethod: {n_clusters: 3}\noutput: out\n"

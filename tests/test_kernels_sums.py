@@ -486,12 +486,11 @@ def test_integer_pairs_equal_python_integers(name: str, seed: int) -> None:
 
 def integer_rows(block: RowBlock, rows: pairs.Quantised) -> list[list[int]]:
     """Return every row's integers, zeros included, the centring column last."""
-    out = []
+    out, indices = [], block.arrays.indexed.indices
     for i in range(block.n_rows):
         row = [0] * block.n_features
         for p in range(block.indptr[i], block.indptr[i + 1]):
-            m = p - block.indptr[i] if block.is_dense else block.indices[p]
-            row[m] = int(rows.values[p])
+            row[p - block.indptr[i] if block.is_dense else indices[p]] = int(rows.values[p])
         out.append([*row, int(rows.centring[i])])
     return out
 

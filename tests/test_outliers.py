@@ -20,6 +20,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.jobs.places import Report
 from hmrf_dask.releases.lineage import Lineage
+from hmrf_dask.report.alerts import Facts, alerts_of
 from hmrf_dask.tasks.outliers import CLASSES, NOWHERE, limits_of
 from tests import naive_clusters
 from tests.support.job_corpus import JobCorpus, lines
@@ -101,10 +102,17 @@ def lineage_of(report: Report) -> Lineage:
     return Lineage.from_json((Path(report.output) / report.places["lineage"]).read_bytes())
 
 
+@pytest.mark.parametrize(("outliers", "said"), [(11, True), (10, False)])
+def test_many_outliers_are_an_alert(outliers: int, said: bool) -> None:
+    facts = Facts({}, {"all": 100, "outliers": outliers}, {}, {})
+    assert ("many outliers" in [alert.kind for alert in alerts_of(facts, [])]) is said
+
+
 @pytest.mark.filterwarnings("ignore:. rows are zero")
-def test_a_job_marks_outliers_in_every_night(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trimmed", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_job_marks_outliers_in_every_night(trimmed: bool, tmp_path: Path) -> None:
     corpus = JobCorpus(tmp_path)
-    method = {"n_clusters": 3, "n_init": 2, "outliers": "auto"}
+    method = {"n_clusters": 3, "n_init": 2, "outliers": "auto", "trim_outliers": trimmed}
     corpus.write_all(60, 15, text={"min_df": 2})
     alien = " ".join(f"quux{number}" for number in range(24))
     foreign = [{"id": f"x/{number}", "text": alien, "label": "space"} for number in range(2)]

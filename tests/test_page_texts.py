@@ -15,10 +15,9 @@ from hmrf_dask.page.marks import (
     frequencies,
     marks_of_pair,
     passages,
-    segments,
-    words_of,
 )
 from hmrf_dask.page.session import Notes
+from hmrf_dask.text.marked import segments, words_of
 
 TEXTS = st.text() | st.text("ab .\n\u4f60\u597d\u05d0", max_size=60).map(lambda text: text * 40)
 

@@ -11,13 +11,25 @@ from typing import Any, get_args
 import click
 import pytest
 
+from hmrf_dask.cli.commands import suggest_k
 from hmrf_dask.cli.fit_command import ON_OFF, fit
 from hmrf_dask.constraints.closure import OnConflict
 from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.classes import ESTIMATORS
-from hmrf_dask.parameters import METHODS, PARAMETERS, REQUIRED, Range, check_parameter, taken_by
+from hmrf_dask.fit.suggestion import Span
+from hmrf_dask.jobs.job_file import Method
+from hmrf_dask.parameters import (
+    METHODS,
+    PARAMETERS,
+    REQUIRED,
+    Range,
+    check_parameter,
+    in_files_of,
+    taken_by,
+)
 from hmrf_dask.tasks.model import Inference, Penalty, Settings, WeightUpdate
+from tests.support.published import PAGE, shown
 
 ENTRY = re.compile(r"^(\w+) : (.+)\n((?:    .+\n|\n)*)", re.MULTILINE)
 
@@ -86,7 +98,7 @@ def test_literals_in_the_code_are_those_of_the_table() -> None:
 
 def test_every_parameter_is_a_setting_of_the_fit() -> None:
     settings = {field.name for field in fields(Settings)}
-    assert PARAMETERS.keys() - {"distortion", "random_state"} <= settings
+    assert PARAMETERS.keys() - {"distortion", "random_state", "verbose"} <= settings
 
 
 def test_a_value_is_checked_with_the_method() -> None:
@@ -95,7 +107,7 @@ def test_a_value_is_checked_with_the_method() -> None:
         check_parameter("init", "auto", "KMeans")
 
 
-@pytest.mark.parametrize("parameter", taken_by("HMRFKMeans"), ids=lambda one: one.name)
+@pytest.mark.parametrize("parameter", in_files_of("HMRFKMeans"), ids=lambda one: one.name)
 def test_every_parameter_is_an_option_of_fit(parameter: Any) -> None:
     option = next(one for one in fit.params if one.name == parameter.name)
     assert isinstance(option, click.Option)
@@ -105,3 +117,22 @@ def test_every_parameter_is_an_option_of_fit(parameter: Any) -> None:
     if not option.required:
         default = ON_OFF.get(option.default, option.default)
         assert default == (parameter.default if parameter.in_files is None else parameter.in_files)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_job_a_command_an_estimator_and_the_page_have_one_default(method: str) -> None:
+    made = ESTIMATORS[method](**Method(name=method, n_clusters=3).parameters).get_params()
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*?\|(.*?)\|", PAGE.read_text(), re.MULTILINE))
+    for parameter in taken_by(method):
+        name, alone = parameter.name, parameter.default_of(method)
+        in_files = alone if parameter.in_files is None else parameter.in_files
+        assert made[name] == (3 if in_files is REQUIRED else in_files), name
+        said = [shown(alone)] if name not in parameter.defaults else [f"{method} {shown(alone)}"]
+        if parameter.in_files not in (None, REQUIRED):
+            said.append(f"files: {shown(in_files)}")
+        assert [words for words in said if words not in rows[name]] == [], name
+
+
+def test_the_command_tries_as_many_clusters_as_an_estimator() -> None:
+    defaults = {option.name: option.default for option in suggest_k.params}
+    assert Span() == (defaults["least"], defaults["most"])

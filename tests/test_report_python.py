@@ -27,6 +27,8 @@ from hmrf_dask import (
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
 from hmrf_dask.report.content import Report
+from hmrf_dask.report.page import page
+from tests.support.reports import example
 
 mpl.use("Agg")
 RNG = np.random.default_rng(0)
@@ -95,6 +97,16 @@ def test_any_partitions_forms_and_ids_give_the_same_report(fitted: Any) -> None:
     assert by_place == model.report(named, texts=dict(zip(ids, TEXTS, strict=True)))
     shown = by_place.documents_shown[0]
     assert shown.text == TEXTS[int(shown.id.removeprefix("doc-"))]
+
+
+def test_contradictions_are_drawn_in_chains(fitted: Any) -> None:
+    _, rows, model = fitted
+    must, cannot = [(0, 1), (1, 2), (2, 3), (5, 6)], [(0, 3), (6, 5), (7, 8)]
+    report = model.report(rows, must_link=must, cannot_link=cannot)
+    assert report.answers.n_contradictions == 2
+    assert report.answers.chains == (("5", "6"), ("0", "1", "2", "3"))
+    assert report.to_html().count(b'class="chart chain"') == 2
+    assert b"12 answers" in page(example(3, 10))
 
 
 def test_what_the_rows_of_a_pipeline_are_called(fitted: Any, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,15 @@ import pytest
 import scipy.sparse as sp
 
 from hmrf_dask import Blocks, HMRFKMeans, KMeans
-from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
-from hmrf_dask.kernels import nearest, products
-from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.corpus.partitioned import Corpus
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HmrfWarning,
+    InvalidInputError,
+    UnreadableFileError,
+)
+from hmrf_dask.rows.block import RowBlock, fingerprint, survey
+from hmrf_dask.rows.encoding import BlockFile, decode_block, encode_block
 from tests.support.distortion_rows import bound, check_nearest, text_like, used
 
 N_WORDS, WIDTH = 60, 24
@@ -53,6 +61,67 @@ def test_kinds_that_are_dense_make_dense_rows() -> None:
     assert rows.shape == (90, WIDTH + 3)
 
 
+ENDS = np.array([2, 5, 7, *range(N_WORDS, N_WORDS + WIDTH)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda block: block,
+        lambda block: block.rows(3, 11),
+        lambda block: block.rows(4, 4),
+        lambda block: block.take([8, 4, 4, 89]),
+        lambda block: block.with_features(ENDS),
+        lambda block: RowBlock.concatenate([block.rows(0, 5), block.rows(5, 5), block.rows(7, 9)]),
+        lambda block: pickle.loads(pickle.dumps(block)),
+    ],
+    ids=["whole", "some", "none", "taken", "narrowed", "put together", "sent"],
+)
+def test_mixed_rows_are_the_rows_they_stand_for(change: Any) -> None:
+    words, vectors = kinds()
+    vectors[11, 3] = 0.0
+    mixed = Blocks([words, vectors]).rows
+    plain = RowBlock.from_scipy(mixed.to_scipy())
+    assert len(mixed.values) == len(mixed.indices) + 90 * WIDTH > len(plain.values)
+    mixed, plain = change(mixed), change(plain)
+    assert np.array_equal(mixed.to_dense(), plain.to_dense())
+    assert mixed.ids.tolist() == plain.ids.tolist()
+    assert len(mixed.values) == len(mixed.indices) + mixed.n_rows * WIDTH
+    assert fingerprint(mixed, 7) == fingerprint(plain, 7)
+    for ours, theirs in zip(survey(mixed), survey(plain), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    data = encode_block(mixed)
+    facts = (mixed.n_rows, len(mixed.values), False, len(data), "")
+    file = BlockFile("a.parquet", *facts, n_dense=WIDTH)
+    again = decode_block(data, "a.parquet", file, mixed.n_features)
+    assert np.array_equal(again.to_dense(), mixed.to_dense())
+    assert (again.n_dense, again.indices.tolist()) == (WIDTH, mixed.indices.tolist())
+    for wrong in (0, WIDTH - 1):
+        with pytest.raises(UnreadableFileError, match=f"with {WIDTH} dense features, not {wrong}"):
+            decode_block(data, "a.parquet", replace(file, n_dense=wrong), mixed.n_features)
+
+
+def test_rows_of_different_ends_are_not_put_together() -> None:
+    words, vectors = kinds()
+    mixed = Blocks([words, vectors]).rows
+    with pytest.raises(InvalidInputError, match="must be all sparse or all dense, got both"):
+        RowBlock.concatenate([mixed, RowBlock.from_scipy(mixed.to_scipy())])
+
+
+def test_kinds_may_be_many_and_documents_may_have_ids() -> None:
+    words, vectors = kinds()
+    rows = Blocks([vectors, words, vectors[:, :3], words[:, :5]], weights=[1, 1, 2, 2])
+    assert rows.shape == (90, N_WORDS + 5 + WIDTH + 3)
+    assert rows.rows.n_dense == WIDTH + 3
+    found = np.linalg.norm(rows.rows.to_dense()[0, [N_WORDS + 5 + WIDTH + i for i in range(3)]])
+    assert found == pytest.approx(np.sqrt(1 / 3))
+    ids = [f"d{number}" for number in range(90)]
+    corpus = Corpus.from_rows(rows, ids, n_partitions=4)
+    parts = [one.compute() for one in corpus.partitions]
+    assert [one for part in parts for one in part.ids.tolist()] == ids
+    assert np.array_equal(np.concatenate([one.to_dense() for one in parts]), rows.rows.to_dense())
+
+
 @pytest.mark.filterwarnings("ignore:1 rows? (is|are) zero:hmrf_dask.errors.HmrfWarning")
 def test_a_fit_finds_and_predicts_what_both_kinds_show() -> None:
     words, vectors = kinds()
@@ -68,31 +137,21 @@ def test_a_fit_finds_and_predicts_what_both_kinds_show() -> None:
 
 @pytest.mark.parametrize("K", [3, 40])
 @pytest.mark.parametrize("name", ["cosine", "euclidean"])
-def test_rows_with_a_dense_end_find_the_nearest(
-    name: str, K: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_with_a_dense_end_find_the_nearest(name: str, K: int) -> None:
     words, vectors = kinds(97, seed=K)
-    vectors[11, 3] = 0.0  # its end is not whole
-    block = RowBlock.from_scipy(Blocks([words, vectors]).matrix)
-    ends: list[int] = []
-
-    def noted(rows: Any) -> int:
-        ends.append(products.dense_end(rows))
-        return ends[-1]
-
-    monkeypatch.setattr(nearest, "dense_end", noted)
-    rng = np.random.default_rng(K)
-    centroids = rng.standard_normal((K, block.n_features))
+    vectors[11, 3] = 0.0
+    block = Blocks([words, vectors]).rows
+    assert (block.n_dense, len(block.indices)) == (WIDTH, len(block.values) - 97 * WIDTH)
+    centroids = np.random.default_rng(K).standard_normal((K, block.n_features))
     centroids[-1] = centroids[0]
     distortion = bound(name, block.to_dense())
     check_nearest(distortion, block, *used(distortion, block, centroids, np.ones(block.n_features)))
-    assert set(ends) == {WIDTH}
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 5])
 def test_few_rows_with_a_dense_end(n_rows: int) -> None:
     words, vectors = kinds(30)
-    block = RowBlock.from_scipy(Blocks([words, vectors]).matrix).rows(0, n_rows)
+    block = Blocks([words, vectors]).rows.rows(3, 3 + n_rows)
     distortion = bound("cosine", block.to_dense())
     centroids = np.random.default_rng(1).standard_normal((20, block.n_features))
     check_nearest(distortion, block, *used(distortion, block, centroids, np.ones(block.n_features)))

@@ -46,8 +46,10 @@ ALL: dict[str, Case] = {
 SHORT = {
     "cosine", "cosine in tables", "euclidean", "pearson dense", "kl, in rounds",
     "cosine potts open, in rounds", "one start", "starts in heats", "starts by held-out answers",
-    "beliefs", "first variation", "trusted in part", "own distortion", "KMeans", "MPCKMeans",
+    "beliefs", "first variation", "trusted in part", "own distortion", "outliers kept out",
+    "KMeans", "MPCKMeans",
     "COPKMeans, many pairs", "SeededKMeans, two classes", "ConstrainedKMeans", "LSA", "LSA dense",
+    "words and vectors",
 }  # fmt: skip
 
 
@@ -82,7 +84,7 @@ def test_documents_and_pairs_in_any_order_and_partitioning_on_threads(name: str)
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", ON_WORKERS)
+@pytest.mark.parametrize("name", [*ON_WORKERS, *together(["full metric"], ())])
 def test_worker_processes(name: str, process_client: Any) -> None:
     assert ALL[name].answer(3) == undisturbed(name)
 
@@ -115,15 +117,15 @@ STOPPED += ["kl, in rounds", "cosine potts open, in rounds"]
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", together(STOPPED, SHORT))
+@pytest.mark.parametrize("name", together(STOPPED, {*SHORT, "full metric"}))
 def test_a_fit_that_is_stopped_and_resumed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, run_dir, commit = ALL[name], str(tmp_path / "run"), RunDirectory.commit
     assert case.answer(3, run_dir=str(tmp_path / "whole")) == undisturbed(name)
     phases = phases_of(str(tmp_path / "whole"))
-    every_commit = range(1, len(phases) + 1)
-    for stop in every_commit if name in AFTER_EVERY else sorted(spread_kills(phases, 3)):
+    every_commit, kills = range(1, len(phases) + 1), max(3, len(set(phases)))
+    for stop in every_commit if name in AFTER_EVERY else sorted(spread_kills(phases, kills)):
 
         def stop_after(run: RunDirectory, number: int, *arguments: Any, last: int = stop) -> None:
             commit(run, number, *arguments)

@@ -175,7 +175,8 @@ def iterations_in(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if event.get("event") == "iteration":
             names = ("phase", "iteration", "moved", *_TERMS)
             known = {name: event[name] for name in names if event.get(name) is not None}
-            found[event["phase"], event["iteration"]] = known
+            # Refinement that follows a step of the metric begins again from 1.
+            found[event.get("commit"), event["phase"], event["iteration"]] = known
     return list(found.values())
 
 

@@ -8,8 +8,10 @@ large ones in modules of their own.
 from __future__ import annotations
 
 import atexit
+import shlex
+import sys
 import time
-from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,7 +42,9 @@ from hmrf_dask.cli.label_command import label
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.cli.release_commands import classify, diff, edit, export
 from hmrf_dask.cli.report_command import report
+from hmrf_dask.cli.watching import watch_options, watched, watching
 from hmrf_dask.parameters import RANGES
+from hmrf_dask.progress import START
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.inputs import Inputs
@@ -76,9 +80,9 @@ def check(
     code that a run would have: 78 where it could not write to its output, 65 if it would stop at
     what was read.
     """
-    from hmrf_dask.jobs.check import check_file
-
     with shown_progress(quiet=quiet) as tell:
+        from hmrf_dask.jobs.check import check_file
+
         findings = check_file(file, everything=everything, tell=tell)
     print_result(findings, as_json=as_json, quiet=quiet)
     if quiet:
@@ -124,6 +128,7 @@ def check(
 )
 @how_to_print
 @where_to_run
+@watch_options
 def run(
     job_file: str,
     output: str | None,
@@ -142,37 +147,54 @@ def run(
     The same command again is up to date at once, or resumes where a killed run stopped. One run at
     a time writes an output; another one ends with exit code 75 and says who that is.
     """
+    watch = watching(where)
+    way = scheduler_option(where)
+    how = {"take_over": take_over, "allow_shrink": allow_shrink, "choose_k": choose_k}
+    with (
+        shown_progress(quiet=quiet) as show,
+        watched(show, {} if detach else watch) as tell,
+    ):
+        from hmrf_dask.cli.connect import reported_by_dask
+        from hmrf_dask.jobs.run_job import report_if_done, run_job
+
+        inputs = _inputs(job_file, output, from_release, predict=predict, how=how)
+        report = report_if_done(inputs)
+        if report is None and not detach:
+            with (
+                connected_to(way, inputs.job.cluster),
+                reported_by_dask(watch.get("performance_report")),
+            ):
+                report = run_job(inputs, tell=tell)
+    if report is not None:
+        print_result(report, as_json=as_json, quiet=quiet)
+        return
+    detached = _detach(inputs, way)
+    if as_json:
+        print_result(detached, as_json=True, quiet=quiet)
+    elif not quiet:
+        command = f"hmrf-dask inspect {detached['output']}"
+        click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
+
+
+def _inputs(
+    job_file: str,
+    output: str | None,
+    from_release: int | None,
+    *,
+    predict: bool,
+    how: dict[str, bool],
+) -> Inputs:
+    """Return what a job is made of, under the options of the command."""
     from hmrf_dask.jobs.inputs import gather, load_job
-    from hmrf_dask.jobs.run_job import report_if_done, run_job
     from hmrf_dask.storage.addresses import absolute_url, refuse_memory
 
-    way = scheduler_option(where)
     changes: dict[str, Any] = {} if output is None else {"output": absolute_url(output)}
     if predict:
         changes["mode"] = "predict"
     job = load_job(job_file, changes)
     refuse_memory(job.output, "output")
-    inputs = gather(
-        _with_scheduler_file(job, job_file),
-        job_file,
-        from_release,
-        take_over=take_over,
-        allow_shrink=allow_shrink,
-        choose_k=choose_k,
-    )
-    report = report_if_done(inputs)
-    if report is None and detach:
-        detached = _detach(inputs, way)
-        if as_json:
-            print_result(detached, as_json=True, quiet=quiet)
-        elif not quiet:
-            command = f"hmrf-dask inspect {detached['output']}"
-            click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
-        return
-    if report is None:
-        with shown_progress(quiet=quiet) as tell, connected_to(way, inputs.job.cluster):
-            report = run_job(inputs, tell=tell)
-    print_result(report, as_json=as_json, quiet=quiet)
+    inputs = gather(_with_scheduler_file(job, job_file), job_file, from_release, **how)
+    return replace(inputs, command=shlex.join(["hmrf-dask", *sys.argv[1:]]))
 
 
 def _with_scheduler_file(job: Job, job_file: str) -> Job:
@@ -189,7 +211,8 @@ def _with_scheduler_file(job: Job, job_file: str) -> Job:
 
 def _detach(inputs: Inputs, way: dict[str, Any]) -> dict[str, str]:
     cluster = inputs.job.cluster
-    if not (cluster.stays and not way) and not way.keys() & {"scheduler", "scheduler_file"}:
+    named = way.keys() - {"insecure"}
+    if not (cluster.stays and not named) and not way.keys() & {"scheduler", "scheduler_file"}:
         raise click.UsageError(
             "--detach needs a scheduler that stays when this command ends; give --scheduler or "
             "--scheduler-file, or cluster.address or cluster.scheduler_file in the job file"
@@ -237,16 +260,17 @@ def suggest_k(
     count; of its output the journal of answers alone is read. A star stands where the range is that
     is likely.
     """
-    from hmrf_dask.fit.suggestion import Span
-    from hmrf_dask.jobs.inputs import gather, load_job
-    from hmrf_dask.jobs.suggest import suggest_for
-
     if least > most:
         raise click.UsageError(f"--least must be at most --most, got {least} and {most}")
     way = scheduler_option(where)
-    inputs = gather(load_job(job_file), job_file)
-    with shown_progress(quiet=quiet) as tell, connected_to(way, inputs.job.cluster):
-        result = suggest_for(inputs, Span(least, most), scratch=scratch, tell=tell)
+    with shown_progress(quiet=quiet) as tell:
+        from hmrf_dask.fit.suggestion import Span
+        from hmrf_dask.jobs.inputs import gather, load_job
+        from hmrf_dask.jobs.suggest import suggest_for
+
+        inputs = gather(load_job(job_file), job_file)
+        with connected_to(way, inputs.job.cluster):
+            result = suggest_for(inputs, Span(least, most), scratch=scratch, tell=tell)
     print_result(result, as_json=as_json, quiet=quiet)
 
 
@@ -303,11 +327,11 @@ def predict(model: str, rows: str, out: str, as_json: bool, quiet: bool, **where
     last release counts: clusters are called by its ids, which stay from run to run. ROWS is what
     `fit` takes. New texts of a job: `run --predict`.
     """
-    from hmrf_dask.jobs.fit_files import predict_files
-    from hmrf_dask.storage.addresses import refuse_memory
-
-    refuse_memory(out, "--out")
     with shown_progress(quiet=quiet), connected_to(where):
+        from hmrf_dask.jobs.fit_files import predict_files
+        from hmrf_dask.storage.addresses import refuse_memory
+
+        refuse_memory(out, "--out")
         result = predict_files(model, rows, out)
     print_result(result, as_json=as_json, quiet=quiet)
 
@@ -344,9 +368,9 @@ def evaluate(
     ASSIGNMENTS is a run directory, the output of a job, or a folder of Parquet files with columns
     doc_id and cluster. TRUTH is CSV, JSONL or Parquet with an id and a class.
     """
-    from hmrf_dask.jobs.evaluate_files import evaluate_files
-
     with shown_progress(quiet=quiet), connected_to(where):
+        from hmrf_dask.jobs.evaluate_files import evaluate_files
+
         result = evaluate_files(
             assignments, truth, id_column=id_column, label_column=label_column, pairs=pairs
         )
@@ -373,20 +397,18 @@ def evaluate(
 @where_to_run
 def demo(folder: str, fresh: bool, as_json: bool, quiet: bool, **where: Any) -> None:
     """Cluster the docstrings of numpy, scipy and scikit-learn, with 300 simulated answers."""
-    from hmrf_dask.jobs.demo import run_demo
+    with shown_progress(quiet=quiet) as tell:
+        tell({"step": START})
+        from hmrf_dask.jobs.demo import run_demo
 
-    def say(step: str) -> None:
-        """Say which step begins, unless all is to be quiet."""
-        if not quiet:
-            click.echo(f"{step} ...", err=True)
-
-    with connected_to(where), shown_progress(quiet=True) if quiet else nullcontext():
-        result = run_demo(folder, fresh=fresh, progress=say)
+        with connected_to(where):
+            result = run_demo(folder, fresh=fresh, tell=tell)
     print_result(result, as_json=as_json, quiet=quiet)
 
 
 @click.command(
     cls=HmrfCommand,
+    short_help="Print what completes commands by the Tab key.",
     epilog=examples(
         "hmrf-dask completion bash >> ~/.bashrc",
         "hmrf-dask completion fish > ~/.config/fish/completions/hmrf-dask.fish",
@@ -405,7 +427,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 @click.group(
     cls=HmrfGroup,
     context_settings={"help_option_names": HELP},
-    epilog=EXIT_CODES,
+    epilog=f"{examples('hmrf-dask demo', 'hmrf-dask init tickets.csv')}\n\n{EXIT_CODES}",
 )
 @click.version_option(package_name="hmrf-dask", prog_name="hmrf-dask")
 def hmrf() -> None:

@@ -9,41 +9,57 @@ resumes from the last commit as a run that was killed does.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import signal
+import socket
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster, fire_and_forget, get_client, worker_client
-from distributed.comm.addressing import get_address_host_port
+from distributed import (
+    Client,
+    LocalCluster,
+    Security,
+    fire_and_forget,
+    get_client,
+    performance_report,
+    worker_client,
+)
+from distributed.comm.addressing import get_address_host, get_address_host_port, parse_address
 
 from hmrf_dask.cli.group import finished_first
 from hmrf_dask.errors import (
     ClusterError,
     ConfigurationError,
     HmrfError,
+    HmrfWarning,
     MemoryPlanError,
+    counted,
     in_words,
 )
 from hmrf_dask.flow.clients import (
     SilentClusterError,
+    active_client,
     ask,
     closed_in_time,
     patience,
     silence_dask,
     within,
 )
-from hmrf_dask.flow.cluster import machine_memory
+from hmrf_dask.flow.cluster import machine_memory, workers_by_name
+from hmrf_dask.flow.versions import check_versions
+from hmrf_dask.jobs.clusters import CLASSES, Bounds, Cluster, arguments_of
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.job_file import CLASSES, Cluster, arguments_of
 from hmrf_dask.parameters import SCHEDULER_FILE_BYTES
 from hmrf_dask.storage.addresses import plain_url
 from hmrf_dask.storage.whole_files import read_bounded
@@ -55,6 +71,11 @@ DRIVER_SECONDS = 600.0  # in which what passes has passed: a lost driver's lock,
 DRIVER_PAUSE = 5.0
 ANSWER_SECONDS = 10.0  # in which a scheduler that is there answers
 TRY_AGAIN = 75
+ENCRYPTED = ("tls", "wss", "gateway", "inproc")  # a gateway's own protocol is TLS
+SAFE_WAYS = (
+    "give it TLS (deploy/tls), or --host 127.0.0.1 where all runs on one machine, or allow it by "
+    "--insecure or cluster: {insecure: true}"
+)
 
 
 @contextmanager
@@ -65,11 +86,13 @@ def connected(
     scheduler: str | None = None,
     scheduler_file: str | None = None,
     cluster: Cluster | None = None,
+    insecure: bool | None = None,
 ) -> Iterator[None]:
     """Run what is inside under one Dask scheduler; by default on all threads of this process.
 
-    At most one argument may be given: worker processes have a thread each, `scheduler_file` has the
-    address of a running `dask scheduler`, `cluster` is what a job file says.
+    At most one way may be given: worker processes have a thread each, `scheduler_file` has the
+    address of a running `dask scheduler`, `cluster` is what a job file says. `insecure` allows a
+    scheduler without TLS that other machines reach.
 
     Examples
     --------
@@ -81,6 +104,8 @@ def connected(
     asked = cluster or Cluster.model_construct(
         local=threads, processes=processes, address=scheduler, scheduler_file=scheduler_file
     )
+    if insecure:
+        asked = asked.model_copy(update={"insecure": True})
     with ExitStack() as stack:
         if asked.cluster_class is not None:
             stack.enter_context(_started(asked, asked.cluster_class))
@@ -90,9 +115,9 @@ def connected(
             _local_processes(stack, asked.processes)
         if asked.scheduler_file is not None:
             path = asked.scheduler_file
-            _client(stack, _address_in(path), f"the address in {path}")
+            _client(stack, asked, _address_in(path), f"the address in {path}")
         if asked.address is not None:
-            _client(stack, asked.address)
+            _client(stack, asked, asked.address)
         yield
 
 
@@ -134,33 +159,141 @@ def _local_processes(stack: ExitStack, n_workers: int) -> None:
 @contextmanager
 def _started(asked: Cluster, name: str) -> Iterator[None]:
     """Start a cluster of an allowed class with its workers, and end it afterwards."""
-    assert name in CLASSES  # nothing else is imported because a file says so
+    kind = _class_of(name)
     if name == "distributed.LocalCluster":
         workers = asked.kwargs.get("n_workers")
-        _refuse_too_many(max(asked.workers or 0, workers if isinstance(workers, int) else 0))
-    module, _, class_name = name.rpartition(".")
-    system = class_name.removesuffix("Cluster").lower()
-    configured = dask.config.get(f"jobqueue.{system}.scheduler-options", {})
-    try:
-        kind = getattr(import_module(module), class_name)
-    except (ImportError, AttributeError) as error:
+        _refuse_too_many(max(asked.most_workers, workers if isinstance(workers, int) else 0))
+    elif not CLASSES[name].has_tls and not asked.insecure:
         raise ConfigurationError(
-            f"cluster.class {name} must be installed, got {error}; install "
-            f"{module.partition('.')[0].replace('_', '-')} where the job is started"
-        ) from error
+            f"cluster.class must be one that encrypts, got {name}, which has no TLS: whoever "
+            "reaches its scheduler reads the documents and runs code; keep all others away from "
+            "it (deploy/kubernetes/base/network.yaml), then say cluster: {insecure: true}"
+        )
     with ExitStack() as stack:
         try:
-            make = partial(kind, **arguments_of(name, asked.kwargs, configured))
+            make = partial(kind, **_arguments(asked, name))
             cluster = stack.enter_context(closed_in_time(name, make))
         except HmrfError:
             raise
         except Exception as error:  # of classes that are not ours
             raise _not_started(asked, error) from error
+        _refuse_open(asked, cluster.scheduler_address)
         if asked.workers is not None:
-            scale = partial(cluster.scale, asked.workers)
-            within(f"{name} must start workers, got nothing", scale)
-        stack.enter_context(closed_in_time("a client", partial(Client, cluster)))
+            within(f"{name} must start workers, got nothing", partial(_scale, cluster, asked))
+        client = stack.enter_context(closed_in_time("a client", partial(Client, cluster)))
+        if asked.workers is not None:
+            _wait_for_workers(stack, client, asked)
+        if name != "distributed.LocalCluster":  # of this very environment
+            check_versions(client)
         yield
+
+
+def _class_of(name: str) -> Any:
+    """Return an allowed class; nothing else is imported because a file says so."""
+    assert name in CLASSES
+    module, _, class_name = name.rpartition(".")
+    ctrl_c = signal.getsignal(signal.SIGINT)
+    try:
+        kind = getattr(import_module(module), class_name)
+        if signal.getsignal(signal.SIGINT) is not ctrl_c:  # dask_jobqueue makes it end at once
+            signal.signal(signal.SIGINT, ctrl_c)
+        return kind
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"cluster.class {name} must be installed, got {error}; install "
+            f"{module.partition('.')[0].replace('_', '-')} where the job is started"
+        ) from error
+
+
+def _arguments(asked: Cluster, name: str) -> dict[str, Any]:
+    """Return what a class is made with; batch systems have TLS unless the job does without."""
+    system = name.rpartition(".")[2].removesuffix("Cluster").lower()
+    configured = dask.config.get(f"jobqueue.{system}.scheduler-options", {})
+    arguments = arguments_of(name, asked.kwargs, configured)
+    if name.startswith("dask_jobqueue.") and not asked.insecure:
+        arguments["security"] = _certificates()
+    return arguments
+
+
+def _certificates() -> Security:
+    """Return the certificates that Dask's configuration names, or new ones for this cluster."""
+    if dask.config.get("distributed.comm.tls.ca-file", None):
+        return Security(require_encryption=True)
+    try:
+        certificates: Security = Security.temporary()
+        return certificates
+    except ImportError as error:
+        raise ConfigurationError(
+            "a batch system's cluster must have certificates, got none in Dask's configuration "
+            "(distributed.comm.tls) and no package that makes them; install cryptography, or "
+            f"{SAFE_WAYS}"
+        ) from error
+
+
+def _scale(cluster: Any, asked: Cluster) -> None:
+    """Ask a cluster for its workers."""
+    if isinstance(asked.workers, Bounds):
+        cluster.adapt(minimum=asked.workers.least, maximum=asked.workers.most)
+    else:
+        cluster.scale(asked.workers)
+
+
+def _wait_for_workers(stack: ExitStack, client: Client, asked: Cluster) -> None:
+    """Wait until the workers are there that the work needs, and let it end where they do not stay.
+
+    While the work lasts `flow.cluster` counts them.
+    """
+    least, seconds = asked.least_workers, asked.wait_seconds
+    try:
+        ask(
+            client,
+            f"{counted(least, 'worker')} must come within {seconds:g} s (cluster.wait_seconds)",
+            lambda: client.wait_for_workers(least, timeout=seconds),
+            seconds=seconds + GRACE,
+        )
+    except (SilentClusterError, TimeoutError) as error:
+        there = len(workers_by_name(client, seconds=ANSWER_SECONDS))
+        raise ClusterError(
+            f"{counted(least, 'worker')} must be there before the work begins, got {there} within "
+            f"{seconds:g} s (cluster.wait_seconds); see why no more come (quota, queue, image), "
+            "ask for fewer (cluster.wait_for), or run again later"
+        ) from error
+    stay = {"hmrf.least-workers": least, "hmrf.refill-timeout": f"{seconds} s"}
+    stack.enter_context(dask.config.set(stay))
+
+
+def _refuse_open(asked: Cluster, *addresses: str) -> None:
+    """Refuse a scheduler that others reach and that does not encrypt; say it where that is allowed.
+
+    `addresses` are those it is called by and what it calls itself: it may be reached through a
+    tunnel on loopback and be open to its own network.
+    """
+    address = next((one for one in addresses if not _is_safe(one)), None)
+    if address is None:
+        return
+    risk = "whoever reaches it can read the documents and run code as the workers"
+    if not asked.insecure:
+        raise ConfigurationError(
+            f"a scheduler that other machines reach must have TLS, got {address}: {risk}; "
+            f"{SAFE_WAYS}"
+        )
+    warnings.warn(
+        f"the scheduler {address} has no TLS: {risk} (allowed as insecure)",
+        HmrfWarning,
+        stacklevel=2,
+    )
+
+
+def _is_safe(address: str) -> bool:
+    """Return whether what goes to an address is encrypted, or stays on this machine."""
+    protocol, _ = parse_address(address)
+    if protocol in ENCRYPTED:
+        return True
+    try:
+        found = socket.getaddrinfo(get_address_host(address), None)
+    except OSError:  # no such name here: whoever knows it is elsewhere
+        return False
+    return all(ipaddress.ip_address(name[4][0]).is_loopback for name in found)
 
 
 def _not_started(asked: Cluster, error: BaseException) -> ClusterError | ConfigurationError:
@@ -178,7 +311,9 @@ def _not_started(asked: Cluster, error: BaseException) -> ClusterError | Configu
     )
 
 
-def _client(stack: ExitStack, scheduler: str, called: str = "the scheduler's address") -> None:
+def _client(
+    stack: ExitStack, asked: Cluster, scheduler: str, called: str = "the scheduler's address"
+) -> None:
     scheduler = plain_url(scheduler, called)
     named = scheduler if "://" in scheduler or ":" not in scheduler else f"tcp://{scheduler}"
     try:
@@ -186,22 +321,54 @@ def _client(stack: ExitStack, scheduler: str, called: str = "the scheduler's add
         _, port = get_address_host_port(named, strict=True)
         if not 0 < port < 2**16:
             raise ValueError(f"the port must be from 1 to 65535, got {port}")
-        make = partial(Client, scheduler, timeout=CONNECT_SECONDS)
-        seconds = CONNECT_SECONDS + GRACE
-        client = stack.enter_context(
-            closed_in_time(f"a client of {scheduler}", make, seconds=seconds)
-        )
-        # By name: Dask forgets a default client whose scheduler ends, and threads would go on here.
-        stack.enter_context(dask.config.set(scheduler=client))
     except ValueError as error:
         raise ConfigurationError(
             f"{called} must look like tcp://host:port, got {scheduler!r} ({error})"
         ) from error
+    if not asked.insecure:
+        _refuse_open(asked, named)  # before anything is said to it
+    make = partial(Client, named, timeout=CONNECT_SECONDS, security=_own_certificates(named))
+    seconds = CONNECT_SECONDS + GRACE
+    try:
+        client = stack.enter_context(closed_in_time(f"a client of {named}", make, seconds=seconds))
     except OSError as error:
         raise ClusterError(
-            f"no Dask scheduler answered at {scheduler} within {CONNECT_SECONDS} s ({error}); "
-            "start one, or check the address"
+            f"no Dask scheduler answered at {named} within {CONNECT_SECONDS} s ({error}); "
+            f"start one, or check the address{_tls_advice(named)}"
         ) from error
+    # By name: Dask forgets a default client whose scheduler ends, and threads would go on here.
+    stack.enter_context(dask.config.set(scheduler=client))
+    running: Any = client.scheduler
+    own = ask(client, "the scheduler must say its address", running.identity)["address"]
+    _refuse_open(asked, named, own)
+    if asked.wait_for is not None:
+        _wait_for_workers(stack, client, asked)
+    check_versions(client)
+
+
+def _tls_advice(address: str) -> str:
+    if address.startswith("tls://"):
+        return ", and that both sides have certificates of the same authority"
+    return ", which begins with tls:// where the scheduler has TLS"
+
+
+def _own_certificates(address: str) -> Security | None:
+    """Return the certificates of Dask's configuration; refuse a tls:// address without them."""
+    if not address.startswith("tls://"):
+        return None
+    configured = {
+        name: dask.config.get(f"distributed.comm.tls.{name}", None)
+        for name in ("ca-file", "client.cert")
+    }
+    for name, path in configured.items():
+        if not path or ("BEGIN" not in path and not Path(path).is_file()):
+            variable = f"DASK_DISTRIBUTED__COMM__TLS__{name.replace('.', '__').upper()}"
+            raise ConfigurationError(
+                f"a tls:// address must go with certificates, got {path or 'nothing'} in Dask's "
+                f"configuration as distributed.comm.tls.{name}; name a file there, or in "
+                f"{variable.replace('-', '_')} (deploy/tls makes them)"
+            )
+    return Security()
 
 
 def _address_in(scheduler_file: str) -> str:
@@ -223,6 +390,27 @@ def _address_in(scheduler_file: str) -> str:
         f"a scheduler file must be what `dask scheduler --scheduler-file` wrote, "
         f"got {scheduler_file!r}; check the path, or give --scheduler ADDRESS"
     )
+
+
+@contextmanager
+def reported_by_dask(path: str | None) -> Iterator[None]:
+    """Write Dask's performance report of what is inside, which runs on the active client."""
+    if path is None:
+        yield
+        return
+    if active_client() is None:
+        raise ConfigurationError(
+            "--performance-report must go with a cluster, got threads of this process; give "
+            "--processes or --scheduler, or leave it out"
+        )
+    if find_spec("bokeh") is None:
+        raise ConfigurationError(
+            "--performance-report must have bokeh, got none; install bokeh here, and where the "
+            "scheduler runs"
+        )
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with performance_report(filename=path):
+        yield
 
 
 def submit(inputs: Inputs) -> str:

@@ -20,6 +20,7 @@ from hmrf_dask.cli.group import (
     with_options,
 )
 from hmrf_dask.cli.progress import shown_progress
+from hmrf_dask.cli.watching import watch_options, watched, watching
 from hmrf_dask.parameters import (
     FLAG,
     PARAMETERS,
@@ -27,12 +28,12 @@ from hmrf_dask.parameters import (
     SWITCH,
     Parameter,
     Range,
+    in_files_of,
     problem_of_cost,
-    taken_by,
 )
 
 ON_OFF: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
-ON_OR_OFF = {value: name for name, value in ON_OFF.items()}
+ON_OR_OFF: dict[bool | int | str, str] = {value: name for name, value in ON_OFF.items()}
 SHORT = {"n_clusters": ("-k",)}
 
 
@@ -88,10 +89,11 @@ def _kind_of(parameter: Parameter) -> click.ParamType[Any] | None:
 @click.option(
     "--run-dir", type=Place(), required=True, help="Where every iteration and the result are kept."
 )
-@with_options(*map(option_of, taken_by("HMRFKMeans")))
+@with_options(*map(option_of, in_files_of("HMRFKMeans")))
 @click.option("--fresh/--resume", default=False, show_default=True, help="Start again, or resume.")
 @how_to_print
 @where_to_run
+@watch_options
 def fit(
     rows: str,
     pairs: str | None,
@@ -108,14 +110,17 @@ def fit(
     yes) or cannot (different, 0, false, no). The same command again resumes where a killed run
     stopped.
     """
-    from hmrf_dask.jobs import fit_files
-    from hmrf_dask.storage.addresses import refuse_memory
-
-    refuse_memory(run_dir, "--run-dir")
+    watch = watching(parameters)
     where = {name: parameters.pop(name) for name in [*parameters] if name not in PARAMETERS}
     for name in parameters:
         if PARAMETERS[name].values[: len(SWITCH)] == SWITCH:
             parameters[name] = ON_OFF.get(parameters[name], parameters[name])
-    with shown_progress(quiet=quiet) as tell, connected_to(where):
-        result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell, **parameters)
+    with shown_progress(quiet=quiet) as show, watched(show, watch) as tell, connected_to(where):
+        from hmrf_dask.cli.connect import reported_by_dask
+        from hmrf_dask.jobs import fit_files
+        from hmrf_dask.storage.addresses import refuse_memory
+
+        refuse_memory(run_dir, "--run-dir")
+        with reported_by_dask(watch.get("performance_report")):
+            result = fit_files.fit_files(rows, pairs, run_dir, fresh=fresh, tell=tell, **parameters)
     print_result(result, as_json=as_json, quiet=quiet)

@@ -35,7 +35,7 @@ from hmrf_dask.redaction import logs_without_secrets, shortened, without_secrets
 from hmrf_dask.storage.addresses import plain_url
 
 if TYPE_CHECKING:
-    from hmrf_dask.jobs.job_file import Cluster
+    from hmrf_dask.jobs.clusters import Cluster
 
 INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 UNREAD = 141  # and one whose reader went away, such as `head`
@@ -262,7 +262,7 @@ def _warnings_as_lines(warned: dict[str, None], *, quiet: bool | None) -> Iterat
                 text = one_line(message)
                 if text not in warned:
                     warned[text] = None
-                    click.echo(f"warning: {text}", err=True)
+                    sys.stderr.write(f"warning: {text}\n")  # above a bar, if there is one
             else:
                 show_as_python_does(without_secrets(str(message)), category, *rest, **more)
 
@@ -382,6 +382,12 @@ where_to_run = with_options(
     click.option("--processes", type=Whole(RANGES["processes"]), help="Worker processes here."),
     click.option("--scheduler", metavar="ADDRESS", type=Place(), help="A running dask scheduler."),
     click.option("--scheduler-file", type=PlaceOfFile(exists=True), help="File with it."),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        default=None,
+        help="Allow a scheduler without TLS that other machines reach.",
+    ),
 )
 how_to_print = with_options(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
@@ -400,8 +406,9 @@ def scheduler_option(where: dict[str, Any]) -> dict[str, Any]:
     {'processes': 2}
     """
     chosen = {name: value for name, value in where.items() if value is not None}
-    if len(chosen) > 1:
-        names = [f"--{name.replace('_', '-')}" for name in chosen]
+    ways = chosen.keys() - {"insecure"}
+    if len(ways) > 1:
+        names = [f"--{name.replace('_', '-')}" for name in chosen if name in ways]
         raise click.UsageError(f"{' and '.join(names)} exclude each other; give one of them")
     return chosen
 
@@ -413,7 +420,9 @@ def connected_to(
     chosen = scheduler_option(where)  # before anything is imported
     from hmrf_dask.cli.connect import connected
 
-    return connected(**(chosen or {"cluster": cluster}))
+    if not chosen.keys() - {"insecure"}:
+        chosen["cluster"] = cluster
+    return connected(**chosen)
 
 
 def print_result(result: Any, *, as_json: bool, quiet: bool) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hmrf_dask.cli.group import one_line
+from hmrf_dask.cli.terminal import (
+    bold,
+    cut_to_terminal,
+    file_list,
+    folded,
+    next_steps,
+    own_name,
+    relative,
+    section,
+    wrapped,
+)
 from hmrf_dask.errors import counted, in_words, rows_moved
+from hmrf_dask.progress import bytes_in_words
 
 if TYPE_CHECKING:
     from hmrf_dask.jobs.ask import Asked
@@ -38,41 +48,14 @@ WAITING = "of answers waiting for a document that is gone"
 
 def show(result: Any) -> None:
     """Print the page of what a command of `hmrf_dask.jobs` returned."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     for line in _PAGES[type(result).__name__](result):
-        click.echo(line)
-
-
-def _bold(text: str) -> str:
-    return text if os.environ.get("TERM") == "dumb" else click.style(text, bold=True)
-
-
-def _files(files: dict[str, str], folder: str = "") -> Iterator[str]:
-    yield _bold("Files")
-    for name, path in files.items():
-        whole = ", ".join(_relative(f"{folder}{one}") for one in path.split(", "))
-        yield f"  {name:12} {whole}"
-
-
-def _relative(path: str) -> str:
-    """Return a path below this folder as seen from here, others as they are."""
-    if "://" in path or (seen := os.path.relpath(path)).startswith(".."):
-        return path
-    return min(path, seen, key=len)
-
-
-def _next(*steps: tuple[str, str]) -> Iterator[str]:
-    """Return command lines to type next, each with what it does."""
-    yield _bold("Next")
-    width = max(len(command) for command, _ in steps)
-    for command, what in steps:
-        line = f"  {_command()} {command:{width}}  {what}"
-        fits = len(line) <= shutil.get_terminal_size().columns
-        yield from [line] if fits else [f"  # {what}", f"  {_command()} {command}"]
+        click.echo(folded(line, width) if width else line)
 
 
 def _new_job(made: NewJob) -> Iterator[str]:
     """Say what was found of documents, which files were made, and what to type next."""
-    job, manifest, output = map(_relative, (made.job, made.manifest, made.output))
+    job, manifest, output = map(relative, (made.job, made.manifest, made.output))
     yield one_line(made.remark.removesuffix(f": {made.job}"))
     if columns := made.columns:
         yield f"  id    {one_line(columns['id'])}"
@@ -82,36 +65,30 @@ def _new_job(made: NewJob) -> Iterator[str]:
         if columns["other"]:
             yield f"  not used: {one_line(', '.join(columns['other'][:MOST]))}"
         yield "other columns are meant? name them by --id, --text and --keep, or in the manifest"
-    yield from _files({"manifest": manifest, "job": job})
-    yield from _next(
+    yield from file_list({"manifest": manifest, "job": job})
+    yield from next_steps(
         (f"check {shlex.quote(job)}", "reads a sample; writes nothing"),
         (f"run {shlex.quote(job)}", "makes the clusters"),
         (f"label {shlex.quote(output)}", "asks you about some, in a browser"),
     )
 
 
-def _wrapped(text: str) -> str:
-    return click.wrap_text(text, shutil.get_terminal_size().columns, "  ", "  ")
-
-
-def _cut_to_terminal(line: str) -> str:
-    return line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line
-
-
 def _demo(result: DemoResult) -> Iterator[str]:
     yield (
-        f"\n{_bold(f'{result.n_documents} docstrings')} of numpy, scipy and scikit-learn, "
+        f"{bold(f'{result.n_documents} docstrings')} of numpy, scipy and scikit-learn, "
         f"{result.n_words} words, {result.n_answers} answers, {len(result.clusters)} clusters\n"
     )
-    yield _bold("cluster      size  share  mostly                top words")
+    yield bold("cluster      size  share  mostly                top words")
     for cluster in result.clusters:
-        yield _cut_to_terminal(
+        yield cut_to_terminal(
             f"{cluster.cluster:7} {cluster.size:9,} {cluster.share:6.0%}  {cluster.mostly:20}  "
             f"{' '.join(cluster.top_words)}"
         )
     unasked = result.n_documents - result.n_asked_documents
     everywhere, elsewhere = f"all {result.n_documents} documents", f"the {unasked} nobody was"
-    yield "\n" + _bold(f"NMI with the subpackages  {everywhere}  {elsewhere} asked about")
+    yield "\nHow well clusters agree with the subpackages that docstrings are from (NMI):"
+    yield "1 where both are the same, 0 where they have nothing to do with each other"
+    yield bold(f"{'':24}  {everywhere}  {elsewhere} asked about")
     few, random, chosen = result.n_questions, result.random_pairs, result.chosen_questions
     for title, of_all, of_unasked in (
         ("without answers", result.nmi_without_answers, result.nmi_unasked_without_answers),
@@ -128,26 +105,19 @@ def _demo(result: DemoResult) -> Iterator[str]:
     yield _violations(result.violations, result.n_answers)
     iterations = counted(result.n_iterations, "iteration")
     yield f"{iterations} ({result.stop_reason}), {result.seconds:.1f} s\n"
-    yield from _files(result.files)
-    yield f"\n{_bold('Next')}\n  change an answer in the pairs and fit again:"
-    yield (
-        f"    {_command()} fit {result.files['rows']} --pairs {result.files['pairs']} --n-clusters "
-        f"{len(result.clusters)} --random-state 0 --fresh --run-dir {result.files['run']}-mine"
-    )
-    yield "  your own documents: the six lines of Python in README.md"
-
-
-def _command() -> str:
-    """Return how this very command is called: `make demo` leaves it in a .venv, not on the PATH."""
-    called = Path(sys.argv[0])
-    on_path = shutil.which("hmrf-dask") or called.name != "hmrf-dask"
-    return "hmrf-dask" if on_path else str(called)
+    files = result.files
+    yield from file_list({name: path for name, path in files.items() if name != "report"})
+    yield f"\n{bold('Next')}\n  # change an answer in the pairs, and fit again"
+    yield f"  {own_name()} fit {files['rows']} -k {len(result.clusters)} --fresh \\"
+    yield f"    --pairs {files['pairs']} --run-dir {files['run']}-mine"
+    yield f"  # documents of yours\n  {own_name()} init tickets.csv\n"
+    yield _report_at(files["report"])
 
 
 def _fit(result: FitResult) -> Iterator[str]:
     documents, clusters = counted(result.n_documents, "document"), len(result.sizes)
-    yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, sizes:"
-    yield _wrapped(" ".join(map(str, result.sizes)))
+    yield f"{bold(documents)} in {counted(clusters, 'cluster')}, sizes:"
+    yield wrapped(" ".join(map(str, result.sizes)))
     if result.n_outliers:
         yield f"{counted(result.n_outliers, 'document')} of no cluster (-1)"
     yield _violations(result.violations, result.n_pairs)
@@ -158,18 +128,19 @@ def _fit(result: FitResult) -> Iterator[str]:
     yield f"J = {result.objective:.6g} after {iterations} ({result.stop_reason})"
     if result.start_reason:
         yield f"start: {result.start_reason}"
-    yield from _files(result.files)
+    yield from file_list({name: path for name, path in result.files.items() if name != "report"})
+    yield _report_at(result.files["report"])
 
 
 def _prediction(result: Prediction) -> Iterator[str]:
     documents, clusters = counted(result.n_documents, "document"), len(result.clusters)
-    yield f"{_bold(documents)} in {counted(clusters, 'cluster')}, cluster: size"
-    yield _wrapped(", ".join(f"{one['cluster']}: {one['size']}" for one in result.clusters))
-    yield from _files(result.files)
+    yield f"{bold(documents)} in {counted(clusters, 'cluster')}, cluster: size"
+    yield wrapped(", ".join(f"{one['cluster']}: {one['size']}" for one in result.clusters))
+    yield from file_list(result.files)
 
 
 def _agreement(result: Agreement) -> Iterator[str]:
-    compared = _bold(f"{result.n_compared} of {result.n_documents} documents")
+    compared = bold(f"{result.n_compared} of {result.n_documents} documents")
     yield f"{compared} have a known class"
     yield f"NMI            {result.nmi:.4f}"
     if result.nmi_unasked is not None:
@@ -191,27 +162,27 @@ def _violations(violations: dict[str, int], n_pairs: int) -> str:
 
 def _findings(findings: Findings) -> Iterator[str]:
     kinds = ", ".join(f"{count} {kind}" for kind, count in findings.formats.items())
-    size = f", {_size(findings.bytes)}" if findings.bytes else ""
-    yield f"{_bold(counted(findings.files, 'file'))} ({kinds}){size}"
+    size = f", {bytes_in_words(findings.bytes)}" if findings.bytes else ""
+    yield f"{bold(counted(findings.files, 'file'))} ({kinds}){size}"
     opened = f"a sample, {counted(findings.files_read, 'file')} opened"
     read = "all read" if findings.complete else opened
-    yield f"{_bold(counted(findings.documents, 'document'))} ({read})"
+    yield f"{bold(counted(findings.documents, 'document'))} ({read})"
     yield from _documents_found(findings)
     bad, repeated = findings.bad_records, findings.duplicate_ids
-    yield from _section(counted(bad, "bad record"), _bad_records(findings), bad)
+    yield from section(counted(bad, "bad record"), _bad_records(findings), bad)
     title = counted(repeated, "id that comes twice", "ids that come twice")
-    yield from _section(title, findings.first_duplicate_ids, repeated)
+    yield from section(title, findings.first_duplicate_ids, repeated)
     if answers := findings.answers:
         yield (
-            f"{_bold(counted(answers.must_links + answers.cannot_links, 'answer'))} "
+            f"{bold(counted(answers.must_links + answers.cannot_links, 'answer'))} "
             f"({counted(answers.must_links, 'must-link')}, "
             f"{counted(answers.cannot_links, 'cannot-link')}) about "
             f"{counted(answers.documents, 'document')}, {answers.documents_found} of them read"
         )
-    yield from _section("Problems", findings.problems, len(findings.problems))
-    yield from _section("Remarks", findings.remarks, len(findings.remarks))
+    yield from section("Problems", findings.problems, len(findings.problems))
+    yield from section("Remarks", findings.remarks, len(findings.remarks))
     if findings.output is not None:
-        yield f"{_bold('output')} {findings.output}"
+        yield f"{bold('output')} {relative(findings.output)}"
     if not findings.problems:
         yield "nothing found that would stop a run"
 
@@ -219,8 +190,8 @@ def _findings(findings: Findings) -> Iterator[str]:
 def _suggestion(suggestion: Suggestion) -> Iterator[str]:
     """Show what each K brings; a star stands where the recommended range is."""
     sample = f"{suggestion.n_sample:,} of {counted(suggestion.n_documents, 'document')}"
-    yield f"{_bold(sample)}, {counted(suggestion.n_answers, 'answer')} about them"
-    yield _bold(
+    yield f"{bold(sample)}, {counted(suggestion.n_answers, 'answer')} about them"
+    yield bold(
         f"  {'K':>4}  below chance  own cluster  silhouette  stability  split  joined  likely"
     )
     for row in suggestion.tried:
@@ -232,16 +203,7 @@ def _suggestion(suggestion: Suggestion) -> Iterator[str]:
             f"{row['likely']:6.1%}"
         )
     said = f"K = {suggestion.n_clusters}" if suggestion.recommended else "no recommendation"
-    yield f"{_bold(said)}: {suggestion.doubt}"
-
-
-def _section(title: str, lines: Iterable[str], count: int) -> Iterator[str]:
-    """Return a title, lines, and how many more there are; nothing of none."""
-    if count:
-        shown = [f"  {one_line(line)}" for line in lines]
-        yield from (_bold(title), *shown)
-        if count > len(shown):
-            yield f"  … {count - len(shown)} more"
+    yield f"{bold(said)}: {suggestion.doubt}"
 
 
 def _documents_found(findings: Findings) -> Iterator[str]:
@@ -251,9 +213,11 @@ def _documents_found(findings: Findings) -> Iterator[str]:
         lengths, share = findings.lengths, findings.ascii_share
         rounded = f"{share:.1%}" if share < 0.9995 else "nearly all"
         only_ascii = {0.0: "none", 1.0: "all"}.get(share, rounded)
+        long = counted(int(lengths["longest"]), "character")
+        if lengths["shortest"] < lengths["longest"]:
+            long = f"{lengths['shortest']} to {long}, half of them at most {lengths['median']:.0f}"
         yield (
-            f"texts have {lengths['shortest']} to {lengths['longest']} characters, half of them at "
-            f"most {lengths['median']:.0f}; {only_ascii} are ASCII only"
+            f"texts have {long}; {only_ascii} are ASCII only"
             + (f"; language {findings.language}" if findings.language else "")
         )
     if findings.embedding_length:
@@ -268,27 +232,36 @@ def _bad_records(findings: Findings) -> Iterator[str]:
         yield f"{record['file']}{place}: {record['reason']}"
 
 
-def _size(n_bytes: int) -> str:
-    """Return a number of bytes as people write it."""
-    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
-        if n_bytes >= 1000**power:
-            return f"{n_bytes / 1000**power:.1f} {unit}"
-    return f"{n_bytes} bytes"
-
-
 def _report(report: Report) -> Iterator[str]:
     """Say what a run found; of a run that had nothing to do only where everything is."""
-    yield f"{_bold(report.status)}: release {report.release}, run {report.run}"
+    yield f"{bold(report.status)}: release {report.release}, run {report.run}"
     if report.status != "up to date":
         yield from _reported(report)
         yield from _clusters(f"{report.output}/{report.places['clusters']}")
-    yield from _files(report.places, f"{report.output}/")
-    output = shlex.quote(_relative(report.output))
-    yield from _next(
+    places = {name: path for name, path in report.places.items() if name != "page"}
+    yield from file_list(places, f"{report.output}/")
+    output = shlex.quote(relative(report.output))
+    steps = [
         (f"label {output}", "asks you about some documents, in a browser"),
         (f'classify {output} "a text"', "says which cluster a text belongs to"),
         (f"export {output} groups.csv", "writes the cluster of every document"),
-    )
+    ]
+    if not _has_text_model(report):
+        del steps[1]
+    yield from next_steps(*steps)
+    if "page" in report.places:  # reports of former versions have none
+        yield _report_at(f"{report.output}/{report.places['page']}")
+
+
+def _has_text_model(report: Report) -> bool:
+    """Return whether rows of a new text can be made: those of ready embeddings cannot."""
+    vectors = report.vocabulary.get("embeddings")
+    return bool(report.vocabulary) and (not vectors or bool(vectors["model"]))
+
+
+def _report_at(path: str) -> str:
+    """Return the last line of a page: where to look next."""
+    return f"{bold('Report')}: open {relative(path)} in a browser"
 
 
 def _reported(report: Report) -> Iterator[str]:
@@ -390,10 +363,10 @@ def _clusters(url: str) -> Iterator[str]:
         yield f"clusters: cannot be read now ({in_words(error)}); see hmrf-dask inspect --verify"
         return
     clusters.sort(key=lambda cluster: -cluster["size"])
-    yield _bold("cluster      size  top words")
+    yield bold("cluster      size  top words")
     for cluster in clusters[:MOST]:
         words = " ".join(cluster["top_words"] or ())
-        yield _cut_to_terminal(f"{cluster['cluster']:7} {cluster['size']:9,}  {words}")
+        yield cut_to_terminal(f"{cluster['cluster']:7} {cluster['size']:9,}  {words}")
     if len(clusters) > MOST:
         yield f"… {len(clusters) - MOST} more in the clusters file"
 
@@ -401,8 +374,8 @@ def _clusters(url: str) -> Iterator[str]:
 def _written(written: Written) -> Iterator[str]:
     """Say what the report says first, and where it is."""
     for title, lines in (("Look at these first", written.alerts), ("Missing", written.limits)):
-        yield from _section(title, lines, len(lines))
-    yield from _files({"report": written.html, "data": written.json})
+        yield from section(title, lines, len(lines))
+    yield from file_list({"report": written.html, "data": written.json})
 
 
 def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
@@ -410,7 +383,7 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     from hmrf_dask.jobs.places import Report
 
     kind, report = inspection["kind"], inspection.get("report")
-    yield f"{_bold(kind)} {inspection['place']}"
+    yield f"{bold(kind)} {inspection['place']}"
     if kind == "output":
         edits = (inspection["release"] or {}).get("edits", [])
         yield from (_release(inspection["release"]), *edits, _holder(inspection["holder"]))
@@ -432,7 +405,7 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
 def _asked(asked: Asked) -> Iterator[str]:
     for number, question in enumerate(asked.questions, 1):
         documents = [*question["documents"], *question["shown"]]
-        yield f"{_bold(str(number))} {_document(asked, documents[0])}"
+        yield f"{bold(str(number))} {_document(asked, documents[0])}"
         yield "  and" if question["kind"] == "pair" else "  which of these?"
         yield from (f"  {_document(asked, other)}" for other in documents[1:])
     yield f"{counted(asked.answers, 'answer')} so far in {asked.journal}"
@@ -443,7 +416,7 @@ def _document(asked: Asked, name: str) -> str:
 
 
 def _exchange(exchange: Exchange) -> Iterator[str]:
-    yield f"{_bold(counted(exchange.answers, 'answer'))} in {exchange.journal}"
+    yield f"{bold(counted(exchange.answers, 'answer'))} in {exchange.journal}"
     if exchange.added or exchange.there or exchange.open:
         yield (
             f"{exchange.added:,} added of {exchange.file}, {exchange.there:,} were there, "
@@ -516,7 +489,7 @@ def _classified(classified: Classified) -> Iterator[str]:
         return
     (row,) = classified.texts
     called = f"cluster {row['cluster']}"
-    yield f"{_bold(called)}  {one_line(row['name'])}"
+    yield f"{bold(called)}  {one_line(row['name'])}"
     if not row["known"]:
         yield "the release knows none of its words, so the cluster says nothing of it"
     elif row["cluster"] < 0:
@@ -535,24 +508,24 @@ def _difference(difference: Difference) -> Iterator[str]:
     share = counts["moved"] / max(counts["both"], 1)
     title = f"release {difference.before} to {difference.after}"
     yield (
-        f"{_bold(title)}: {counts['moved']:,} of {counted(counts['both'], 'document')} that both "
+        f"{bold(title)}: {counts['moved']:,} of {counted(counts['both'], 'document')} that both "
         f"have are in another cluster ({share:.2%}), {counts['new']:,} new, {counts['gone']:,} gone"
     )
     files = ", ".join(f"{number:,} {name}" for name, number in difference.files.items())
     yield f"files: {files}; {counted(difference.answers, 'new answer')}"
     if difference.flows:
-        yield _bold("documents  from → to")
+        yield bold("documents  from → to")
     for one in difference.flows:
         words = f"{one['from']} {one['from_name']} → {one['to']} {one['to_name']}"
-        yield _cut_to_terminal(f"{one['documents']:9,}  {one_line(words)}")
+        yield cut_to_terminal(f"{one['documents']:9,}  {one_line(words)}")
     if difference.moved:
-        yield _bold("some of them")
+        yield bold("some of them")
     for row in difference.moved:
         why = f"because it is {', '.join(row['answers'])}" if row["answers"] else ""
         moved = f"  {one_line(row['doc_id'])}: {row['from']} → {row['to']}  {one_line(why)}"
         yield moved.rstrip()
         if row["text"]:
-            yield _cut_to_terminal(f"    {one_line(row['text'])}")
+            yield cut_to_terminal(f"    {one_line(row['text'])}")
 
 
 def _renamed(renamed: Renamed | Named) -> Iterator[str]:
@@ -561,14 +534,14 @@ def _renamed(renamed: Renamed | Named) -> Iterator[str]:
 
 def _edited(edited: Edited) -> Iterator[str]:
     yield one_line(edited.said)
-    job = "JOB" if edited.job is None else shlex.quote(_relative(edited.job))
-    undo = f"edit {shlex.quote(_relative(edited.output))} --undo {edited.clusters[0]}"
-    yield from _next((f"run {job}", "does it"), (undo, "takes back what was done last"))
+    job = "JOB" if edited.job is None else shlex.quote(relative(edited.job))
+    undo = f"edit {shlex.quote(relative(edited.output))} --undo {edited.clusters[0]}"
+    yield from next_steps((f"run {job}", "does it"), (undo, "takes back what was done last"))
 
 
 def _exported(exported: Exported) -> Iterator[str]:
     yield (
-        f"{_bold(counted(exported.documents, 'document'))} of release {exported.release} in "
+        f"{bold(counted(exported.documents, 'document'))} of release {exported.release} in "
         f"{exported.file}"
     )
     yield f"columns: {one_line(', '.join(exported.columns))}"

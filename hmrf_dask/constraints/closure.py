@@ -151,6 +151,20 @@ def _write_across(
                 place += 1
 
 
+def contradicted(n_nodes: int, must: LabelArray, cannot: LabelArray) -> LabelArray:
+    """Return the cannot-links whose ends must-links join.
+
+    Examples
+    --------
+    >>> must, cannot = np.array([[0, 1], [1, 2]], np.int32), np.array([[0, 2], [0, 3]], np.int32)
+    >>> contradicted(4, must, cannot).tolist()
+    [[0, 2]]
+    """
+    groups = connected_numbers(n_nodes, must)
+    inside: LabelArray = cannot[groups[cannot[:, 0]] == groups[cannot[:, 1]]]
+    return inside
+
+
 OnConflict = Literal["warn", "raise", "keep", "drop"]
 Names = Callable[[int], object]
 

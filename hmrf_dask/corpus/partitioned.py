@@ -42,6 +42,7 @@ from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.flow.cluster import compute
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.blocks import Blocks
 from hmrf_dask.rows.canonical import id_slices, require_matrix, sound_csr
 from hmrf_dask.rows.files import (
     BlockSource,
@@ -253,7 +254,7 @@ class Corpus:
 
         Parameters
         ----------
-        X : sparse matrix or array of any format, or ndarray, shape (n_rows, n_features)
+        X : sparse matrix or array of any format, ndarray, or Blocks, shape (n_rows, n_features)
         ids : array-like of str or int, shape (n_rows,), optional
         n_partitions : int, optional
             Partitions of equal numbers of rows; without it 64 of equal bytes, fewer where they
@@ -267,10 +268,7 @@ class Corpus:
         >>> Corpus.from_rows(np.eye(5), n_partitions=2).row_counts
         (2, 3)
         """
-        require_matrix(X)
-        if isinstance(X, np.ma.MaskedArray):
-            raise InvalidInputError("rows must not be masked, got a masked array; fill it")
-        matrix = sound_csr(X) if issparse(X) else np.asarray(X)
+        matrix = X.rows if isinstance(X, Blocks) else _sound_matrix(X)
         n_rows, n_features = (int(n) for n in matrix.shape)
         if n_partitions is not None:
             bounds = even_bounds(n_rows, n_partitions)
@@ -462,12 +460,20 @@ class Corpus:
         return lazy_array(parts, self.row_counts, (self.n_features,), empty.dtype, meta)
 
 
+def _sound_matrix(X: Any) -> Any:
+    """Return a matrix as CSR or an ndarray, checked."""
+    require_matrix(X)
+    if isinstance(X, np.ma.MaskedArray):
+        raise InvalidInputError("rows must not be masked, got a masked array; fill it")
+    return sound_csr(X) if issparse(X) else np.asarray(X)
+
+
 def as_corpus(X: Any, ids: Any = None) -> Corpus:
     """Make a corpus of whatever holds rows.
 
     Parameters
     ----------
-    X : sparse matrix or array, ndarray, dask array, Corpus, or path of a folder of Parquet blocks
+    X : sparse matrix or array, ndarray, Blocks, dask array, Corpus, or path of Parquet blocks
     ids : array-like of str or int, shape (n_rows,), optional
         Not for a Corpus or a path, which have their own.
     """
@@ -479,12 +485,12 @@ def as_corpus(X: Any, ids: Any = None) -> Corpus:
         return X if isinstance(X, Corpus) else Corpus.from_parquet(os.fspath(X))
     if is_dask_array(X):
         return Corpus.from_dask(X, ids)
-    if isinstance(X, np.ndarray) or issparse(X):
+    if isinstance(X, np.ndarray | Blocks) or issparse(X):
         return Corpus.from_rows(X, ids)
     raise InvalidInputError(
-        "rows must be a scipy sparse matrix or array, an ndarray, a dask array, a Corpus or the "
-        f"path of a folder of Parquet blocks, got {type(X).__name__}; convert it, for example with "
-        "numpy.asarray"
+        "rows must be a scipy sparse matrix or array, an ndarray, Blocks, a dask array, a Corpus "
+        f"or the path of a folder of Parquet blocks, got {type(X).__name__}; convert it, for "
+        "example with numpy.asarray"
     )
 
 

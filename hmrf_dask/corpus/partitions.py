@@ -71,7 +71,7 @@ def bounds_by_bytes(matrix: Any, partition_bytes: int) -> list[int]:
 
 
 def slice_block(matrix: Any, start: int, stop: int, ids: AnyArray | None) -> RowBlock:
-    """Return rows start..stop-1 of a CSR or dense matrix as a block that shares its memory.
+    """Return rows start..stop-1 of a CSR or dense matrix, or block, that shares its memory.
 
     Examples
     --------
@@ -80,6 +80,9 @@ def slice_block(matrix: Any, start: int, stop: int, ids: AnyArray | None) -> Row
     """
     if isinstance(matrix, np.ndarray):
         return RowBlock.from_array(matrix[start:stop], ids, start)
+    if isinstance(matrix, RowBlock):
+        own = as_ids(ids, stop - start, start)
+        return replace(matrix.rows(start, stop), ids=own, keys=hash_ids(own))
     parts = (matrix.data, matrix.indices, matrix.indptr[start : stop + 1])
     return RowBlock.from_csr(*parts, int(matrix.shape[1]), ids, start)
 

@@ -192,6 +192,14 @@ class Distortion(ABC):
         own = distances[np.arange(block.n_rows), labels] - self.least_distances(terms)
         return np.asarray(np.log(np.maximum(own, LEAST_DISTANCE)), np.float64)
 
+    def middle(self, table: Any) -> FloatArray:
+        """Return what `limit_factors` needs of the centroids, (d,), or nothing, (0,)."""
+        return np.zeros(0)
+
+    def limit_factors(self, block: RowBlock, terms: Any, middle: FloatArray) -> FloatArray | float:
+        """Return what the limit of a cluster is times for each row; above 0."""
+        return 1.0
+
     @abstractmethod
     def distances(self, block: RowBlock, terms: Any, table: Any) -> FloatArray:
         """Return all distances, shape (n_rows, K), the same bits as `own_distances`."""

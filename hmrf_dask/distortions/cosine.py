@@ -53,6 +53,13 @@ def metric_of(weights: FloatArray) -> FloatArray:
     return weights[:0] if (weights == 1.0).all() else weights
 
 
+def _breadth(block: RowBlock) -> FloatArray:
+    """Return Σ|x| / ‖x‖ of each row, 1 or more: how many entries of one size it could have."""
+    moments = moments_of(block.arrays, np.ones(block.n_features))
+    lengths = np.maximum(np.sqrt(moments[2]), LEAST_CLOSENESS)
+    return np.asarray(np.maximum(moments[3] / lengths, 1.0), np.float64)
+
+
 @dataclass(frozen=True)
 class Cosine(TableDistortion):
     """Cosine distance of rows scaled by √a; zero rows lie at distance 1 from everything.
@@ -127,12 +134,30 @@ class Cosine(TableDistortion):
         """
         if self.corpus.signed:
             return super().remoteness(block, terms, distances, labels)
-        moments = moments_of(block.arrays, np.ones(block.n_features))
-        breadth = moments[3] / np.maximum(np.sqrt(moments[2]), LEAST_CLOSENESS)
         closeness = np.maximum(1.0 - distances.mean(axis=1), LEAST_CLOSENESS)
-        return np.asarray(
-            BREADTH * np.log(np.maximum(breadth, 1.0)) - np.log(closeness), np.float64
-        )
+        return np.asarray(BREADTH * np.log(_breadth(block)) - np.log(closeness), np.float64)
+
+    def middle(self, table: Table) -> FloatArray:
+        """Return the mean of all T for texts, nothing for rows with signs."""
+        return table.exact[:0, 0] if self.corpus.signed else table.exact.mean(axis=0)
+
+    def limit_factors(
+        self, block: RowBlock, terms: Terms, middle: FloatArray
+    ) -> FloatArray | float:
+        """Return D̄ s̄ / breadth^.7 of texts, s̄ and D̄ the similarity and distance to the middle.
+
+        It is what makes D as remote as `remoteness` says, while a row is as far from its own
+        centroid as from all: a long text is more similar to everything, and a foreign one to
+        nothing.
+        """
+        if not len(middle):
+            return 1.0
+        zero, largest = np.zeros(1), float(np.abs(middle).max())
+        table = Table(middle[None], zero, zero, largest, 1.0 + ROUNDED)
+        distances = self.own_distances(block, terms, table, np.zeros(block.n_rows, np.int32))
+        closeness = np.maximum(1.0 - distances, LEAST_CLOSENESS)
+        away = np.maximum(distances, LEAST_CLOSENESS)
+        return np.asarray(away * closeness / _breadth(block) ** BREADTH, np.float64)
 
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Table:
         """Return T = a∘μ/‖μ‖_A."""

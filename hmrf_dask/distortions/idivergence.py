@@ -10,7 +10,7 @@ import numpy as np
 from hmrf_dask.distortions.base import Extent, TableDistortion
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.kernels import distances, means, pairs
-from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, njit
+from hmrf_dask.kernels.compiled import RowArrays, Terms, feature_of, frozen, njit
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.threads import buffer
 from hmrf_dask.rows.block import RowBlock, named_rows
@@ -25,10 +25,9 @@ ROUNDED = 2.0**-20  # more than was rounded off
 @njit(nogil=True, cache=True)
 def _entropies(rows: RowArrays, factor: FloatArray, weights: FloatArray, out: FloatArray) -> None:
     for i in range(out.shape[0]):
-        start = rows.indptr[i]
         total = 0.0
-        for p in range(start, rows.indptr[i + 1]):
-            m = p - start if rows.dense else rows.indices[p]
+        for p in range(rows.indptr[i], rows.indptr[i + 1]):
+            m = feature_of(rows, i, p)
             x = factor[i] * rows.values[p]
             if x > 0.0:
                 total += weights[m] * (x * math.log(x) - x)
@@ -40,9 +39,8 @@ def _feature_entropies(
     rows: RowArrays, factor: FloatArray, units: FloatArray, out: IntArray
 ) -> None:
     for i in range(factor.shape[0]):
-        start = rows.indptr[i]
-        for p in range(start, rows.indptr[i + 1]):
-            m = p - start if rows.dense else rows.indices[p]
+        for p in range(rows.indptr[i], rows.indptr[i + 1]):
+            m = feature_of(rows, i, p)
             x = factor[i] * rows.values[p]
             if x > 0.0:
                 out[m] += np.int64(np.rint((x * math.log(x) - x) * units[m]))

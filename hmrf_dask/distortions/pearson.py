@@ -44,6 +44,7 @@ class Pearson(Cosine):
     scaled_rows = False
 
     remoteness = TableDistortion.remoteness  # centred rows have signs
+    middle, limit_factors = TableDistortion.middle, TableDistortion.limit_factors
 
     def summand_bound(self, terms: Terms | None, weights: FloatArray) -> float | None:
         """Return the largest part of a summand before its mean is taken off."""

@@ -107,6 +107,8 @@ class Batch:
     extra: dict[str, list[str | None]] = field(default_factory=dict)
     # By name the columns that the manifest keeps, as texts.
     kept: dict[str, list[str | None]] = field(default_factory=dict)
+    # By name the columns of text, where there are several: what `texts` are joined of.
+    columns: dict[str, list[str]] = field(default_factory=dict)
     embeddings: npt.NDArray[np.float32] | None = None
     n_lines: int = 0  # of a segment of JSON Lines, in its last batch: how many lines it has
 
@@ -209,6 +211,7 @@ class _Builder:
         self._batch = Batch(
             extra={name: [] for name in self._optional},
             kept={name: [] for name in self._columns.keep},
+            columns={name: [] for name in texts} if len(texts := self._columns.texts) > 1 else {},
         )
         self._embeddings: list[Any] = []
 
@@ -231,7 +234,7 @@ class _Builder:
         if isinstance(record, BadRecord):
             self.reject(record.line, None, record.reason, record.raw)
             return
-        line, id_, text, time, label, embedding, raw, values = record
+        line, id_, text, time, label, embedding, raw, values, parts = record
         if type(id_) is int:
             id_ = str(id_)
         if self._columns.text is None:
@@ -261,6 +264,8 @@ class _Builder:
             batch.extra[name].append(None if value is None else str(value))
         for number, column in enumerate(batch.kept.values()):
             column.append(kept[number][0] if kept else None)
+        for number, texts in enumerate(batch.columns.values()):
+            texts.append(parts[number] or "" if parts else text)
         if self._columns.embedding is not None:
             self._embeddings.append(embedding)
 
@@ -291,7 +296,7 @@ class _Builder:
         kept = np.ones(len(batch.ids), np.bool_)
         kept[repeated] = False
         columns: list[list[Any]] = [batch.ids, batch.texts, batch.lines, *batch.extra.values()]
-        columns += batch.kept.values()
+        columns += [*batch.kept.values(), *batch.columns.values()]
         for column in columns:
             column[:] = compress(column, kept)
         if batch.embeddings is not None:

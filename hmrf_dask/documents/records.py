@@ -194,6 +194,7 @@ class Record(NamedTuple):
     embedding: Any = None
     raw: bytes | None = None
     kept: tuple[Any, ...] = ()  # values of the columns to keep
+    parts: tuple[Any, ...] = ()  # texts of the columns that `text` is joined of, if several
 
 
 def record_of(columns: Columns, line: int, values: Sequence[Any], raw: bytes | None) -> Record:
@@ -203,13 +204,13 @@ def record_of(columns: Columns, line: int, values: Sequence[Any], raw: bytes | N
     --------
     >>> columns = Columns(text=("subject", "body"), keep=("product",))
     >>> record_of(columns, 1, ["a", None, None, None, "Hello", "World", "x"], None)[2:]
-    ('Hello\n\nWorld', None, None, None, None, ('x',))
+    ('Hello\n\nWorld', None, None, None, None, ('x',), ('Hello', 'World'))
     """
     id_, time, label, embedding = values[:4]
     n_texts = len(columns.texts)
-    text = values[4] if n_texts == 1 else _joined(values[4 : 4 + n_texts])
-    kept = tuple(values[4 + n_texts :])
-    return Record(line, id_, text, time, label, embedding=embedding, raw=raw, kept=kept)
+    parts, kept = tuple(values[4 : 4 + n_texts]), tuple(values[4 + n_texts :])
+    text, parts = (parts[0], ()) if n_texts == 1 else (_joined(parts), parts)
+    return Record(line, id_, text, time, label, embedding, raw=raw, kept=kept, parts=parts)
 
 
 def _joined(texts: Sequence[Any]) -> Any:

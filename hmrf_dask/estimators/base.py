@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -51,12 +52,14 @@ from hmrf_dask.estimators.prediction import (
 )
 from hmrf_dask.estimators.reporting import Reporting
 from hmrf_dask.fit.choice_of_k import Choice
-from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus, unwatched
-from hmrf_dask.fit.journal import Progress
-from hmrf_dask.fit.metric import metric_of, under_metric, vectors_before
+from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus
+from hmrf_dask.fit.metric import under_metric
 from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.suggestion import Asked, SoFar, Span, suggest, warn_of_doubt
+from hmrf_dask.kernels.metric import metric_of, vectors_before, vectors_under
 from hmrf_dask.parameters import PARAMETERS
+from hmrf_dask.progress import Tell, nothing, verbosely
+from hmrf_dask.report.content import HTML
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.types import FloatArray
 
@@ -74,6 +77,11 @@ SUMMARY = (  # what a saved model keeps of the fit, besides arrays
 )
 
 
+def _tell_tried(tell: Tell, done: int, total: int) -> None:
+    """Report how many numbers of clusters were tried."""
+    tell({"step": "choose K", "done": done, "of": total, "unit": "numbers"})
+
+
 class HMRFEstimator(
     Reporting,
     GivenRows,
@@ -88,10 +96,11 @@ class HMRFEstimator(
     distortion: str | Distortion
     init: Any
     random_state: Any
+    verbose: int | bool
     _method: str  # the name of the estimator in the table of parameters
     _fixed: Mapping[str, Any] = {}  # settings that make the method what it is
     _fixed_seeds: bool | None = None  # whether seeds keep their labels; None: `y` is ignored
-    _progress: Progress = staticmethod(unwatched)  # called with the record of every commit
+    _progress: Tell = staticmethod(nothing)  # called with what happens; see `hmrf_dask.progress`
     _last: FloatArray | None = None  # centroids of the fit before, to begin with among others
 
     def fit(
@@ -148,29 +157,47 @@ class HMRFEstimator(
             constraints = without_costs(constraints)
         corpus = self._corpus(X, fitting=True)
         choice = None
-        if not settings.n_clusters:
-            choice = suggest(Asked(corpus, constraints, settings, distortion))
-            warn_of_doubt(choice)
-            settings = replace(settings, n_clusters=choice.n_clusters)
-        check_memory([table_task(settings.n_clusters, corpus.n_features)])
-        seeds, n_clusters, fixed = None, settings.n_clusters, self._fixed_seeds
-        if fixed is not None:
+        with verbosely(self.verbose, self._progress, step="fit") as tell:
+            if not settings.n_clusters:
+                so_far = partial(_tell_tried, tell)
+                choice = suggest(Asked(corpus, constraints, settings, distortion), so_far)
+                warn_of_doubt(choice)
+                settings = replace(settings, n_clusters=choice.n_clusters)
+                tell({"step": "fit"})
+            asked = self._asked(corpus, y, constraints, settings, distortion)
+            tell({"phase": "survey"})
+            self._factor = None
+            if settings.metric:
+                asked, self._factor = under_metric(asked)
+            fitted = fit_corpus(asked, run_dir=run_dir, progress=tell)
+            self._take(fitted)
+            self.choice_of_k_ = choice
+            self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
+            if run_dir is not None and self._reports:
+                tell({"step": "write the report page"})
+                self._write_report(corpus, constraints, os.fspath(run_dir))
+                tell({"report": f"{os.fspath(run_dir)}/{HTML}"})
+        return self
+
+    def _asked(
+        self,
+        corpus: Corpus,
+        y: Any,
+        constraints: Constraints | None,
+        settings: Settings,
+        distortion: Distortion,
+    ) -> FitInput:
+        """Return what a fit is asked for: with first centroids, seeds and last ones, if any."""
+        n_clusters, seeds = settings.n_clusters, None
+        check_memory([table_task(n_clusters, corpus.n_features)])
+        if self._fixed_seeds is not None:
+            fixed = self._fixed_seeds
             seeds = given_seeds(y, corpus.n_rows, n_clusters, distortion, fixed=fixed)
         first = given_centroids(self.init, distortion, n_clusters, corpus.n_features)
         last = self._last
         if last is not None:
             last = given_centroids(last, distortion, n_clusters, corpus.n_features)
-        asked = FitInput(corpus, constraints, settings, distortion, first, seeds=seeds, last=last)
-        self._factor = None
-        if settings.metric:
-            asked, self._factor = under_metric(asked)
-        fitted = fit_corpus(asked, run_dir=run_dir, progress=self._progress)
-        self._take(fitted)
-        self.choice_of_k_ = choice
-        self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
-        if run_dir is not None and self._reports:
-            self._write_report(corpus, constraints, os.fspath(run_dir))
-        return self
+        return FitInput(corpus, constraints, settings, distortion, first, seeds=seeds, last=last)
 
     def _suggest(
         self, corpus: Corpus, constraints: Constraints | None, span: Span, so_far: SoFar
@@ -220,6 +247,8 @@ class HMRFEstimator(
         own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
         self.n_clusters_ = len(centers)
         self.cluster_centers_ = centers if own else centers.copy()
+        if self._factor is not None and len(state.factor):
+            self._factor = vectors_under(self._factor, state.factor)
         self._take_metric(model.weights)
         self.objective_ = state.energy.value
         self.objective_terms_ = state.energy.terms()
@@ -375,6 +404,7 @@ class HMRFEstimator(
         parameters = self.get_params(deep=False)
         if "distortion" in parameters:
             parameters["distortion"] = self._distortion.name
+        del parameters["verbose"]  # of who fits, not of the model
         if isinstance(parameters["random_state"], np.random.RandomState):
             parameters["random_state"] = None  # its state has moved on; seed_ is what it drew
         if is_by_pair(parameters.get("trust")):

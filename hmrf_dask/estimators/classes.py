@@ -31,9 +31,9 @@ class HMRFKMeans(HMRFEstimator):
         Whether feature weights are learned; "full": a full metric of dense rows, euclidean; "auto":
         where the distortion gains by it, and of dense rows what keeps most withheld answers. That
         is what was shown to help: on for euclidean, i-divergence and kl, off for cosine, pearson
-        and own distortions. A full metric is learned from the rows that answers name, before the
-        fit; it takes at most 256 features. Where answers name three rows or more for each feature,
-        "auto" takes a full metric, weights, or neither.
+        and own distortions. A full metric is learned from the rows that answers name,
+        then of all rows by cluster while J falls; it takes at most 256 features. Where answers name
+        three rows or more for each feature, "auto" takes a full metric, weights, or neither.
     penalty : {"auto", "trust", "distance", "potts"}, default="auto"
         What a violated pair costs: by how likely it is right (trust), by its distance (HMRF), or
         the same whatever it is (potts: PCKMeans); auto: trust for cosine or where trust is given,
@@ -86,8 +86,16 @@ class HMRFKMeans(HMRFEstimator):
         files; "auto": those farther from every centroid than most of their cluster; a share of all
         rows; None: none. Rows with pairs, and those whose label is fixed, never are; rows of zeros,
         which have no direction, always are under the cosine. `labels_` and J stay as they are.
+    trim_outliers : bool, default=False
+        Whether outliers are kept out of centroids: the fit ends with phases in which a row counts
+        at most a limit in J. The limit is that of its cluster, found as `outliers` says, and held
+        for a phase; there are four at most. A row is out, and an outlier, where it is farther.
+        Weights that are learned stay those of the phases before.
     random_state : int, RandomState or None, default=None
         The seed. None draws one; with a `run_dir` that has a run, it is the run's.
+    verbose : {0, 1, False, True}, default=0
+        Whether to show how far a fit is: lines on stderr, in a notebook a bar. It is no part of
+        what is fitted, resumed or saved.
 
     Attributes
     ----------
@@ -114,7 +122,8 @@ class HMRFKMeans(HMRFEstimator):
     objective_terms_ : dict of str to float
         J and its parts.
     objective_history_ : ndarray
-        J after every step of fit and refinement: it never rises.
+        J after every step of fit and refinement: it never rises, unless `trim_outliers` sets new
+        limits, whose J is another one.
     iterations_ : list of dict
         Each iteration: `phase`, `iteration`, the rows that `moved`, J and its terms after it.
     violations_ : dict of str to int
@@ -175,7 +184,9 @@ class HMRFKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -226,7 +237,9 @@ class PCKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -269,7 +282,9 @@ class MPCKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -303,7 +318,9 @@ class KMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -367,7 +384,9 @@ class COPKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -411,7 +430,9 @@ class SeededKMeans(HMRFEstimator):
         max_iter: int = 100,
         tol: float = 2e-5,
         outliers: float | str | None = None,
+        trim_outliers: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 

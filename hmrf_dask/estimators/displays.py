@@ -203,7 +203,10 @@ class ClusterMapDisplay:
 def centroids_of(estimator: HMRFEstimator) -> Centroids:
     """Return the clusters of a fitted estimator."""
     return Centroids(
-        estimator.cluster_ids_.tolist(), estimator.cluster_centers_, estimator.feature_weights_
+        estimator.cluster_ids_.tolist(),
+        estimator.cluster_centers_,
+        estimator.feature_weights_,
+        are_directions=estimator._distortion.name == "cosine",
     )
 
 

@@ -17,11 +17,13 @@ from hmrf_dask.distortions.base import TableDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.estimators.prediction import Predictor
 from hmrf_dask.rows.files import make_place
+from hmrf_dask.storage.addresses import plain_url
 from hmrf_dask.storage.remote import explained, open_files
 from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, digest, seal_for_people, unseal_as
 from hmrf_dask.storage.stores import LocalStorage, refuse_if_lost
 from hmrf_dask.storage.whole_files import decode_npy, encode_npy
-from hmrf_dask.types import AnyArray
+from hmrf_dask.tasks.model import Limits
+from hmrf_dask.types import AnyArray, IntArray
 
 FORMAT = "hmrf-dask/model/v3"
 RECORD = "model.json"
@@ -80,7 +82,9 @@ def save_model(model: SavedModel, path: str | os.PathLike[str]) -> None:
         "minimum": extent.minimum,
         "maximum": extent.maximum,
     }
-    if predictor.limits is not None:
+    if isinstance(predictor.limits, Limits):
+        arrays |= asdict(predictor.limits)
+    elif predictor.limits is not None:
         arrays["limits"] = predictor.limits
     if predictor.factor is not None:
         arrays["factor"] = predictor.factor
@@ -143,8 +147,9 @@ def _refuse_foreign(filesystem: Any, folder: str, files: Mapping[str, bytes]) ->
 
 def load_model(path: str | os.PathLike[str]) -> SavedModel:
     """Read a model; raise InvalidInputError naming what is wrong with the folder."""
-    with explained(os.fspath(path), "open it"):
-        filesystem, folder = open_files(os.fspath(path))
+    path = plain_url(path, "the folder of a model")
+    with explained(path, "open it"):
+        filesystem, folder = open_files(path)
     record = _read_record(filesystem, folder)
     arrays = {
         name.removesuffix(".npy"): _read_array(filesystem, folder, name, checksum)
@@ -189,6 +194,11 @@ def _require_shapes(arrays: Mapping[str, AnyArray], n_features: int) -> None:
     limits = arrays.get("limits")
     if limits is not None and (limits.dtype != np.int64 or limits.shape != centroids.shape[:1]):
         raise ValueError("limits must be one int64 for each cluster")
+    if (reach := arrays.get("reach")) is not None:
+        middle = arrays["middle"]
+        if reach.shape != centroids.shape[:1] or middle.shape not in ((0,), (n_features,)):
+            raise ValueError(f"limits have the shapes {reach.shape} and {middle.shape}")
+        rows |= {"reach": reach, "middle": middle}
     for name, array in {**rows, "centroids": centroids}.items():
         if array.dtype != np.float64 or not np.isfinite(array).all():
             raise ValueError(f"{name} has other values than finite float64")
@@ -200,9 +210,12 @@ def _model_of(record: _Record, arrays: dict[str, AnyArray]) -> SavedModel:
         parameters["init"] = arrays["init"]
     extent = Extent(**asdict(facts), minimum=arrays["minimum"], maximum=arrays["maximum"])
     distortion = DISTORTIONS[record.distortion]().bind(extent)
+    limits: IntArray | Limits | None = arrays.get("limits")
+    if "reach" in arrays:
+        limits = Limits(arrays["reach"], arrays["middle"])
     predictor = Predictor(
         distortion, arrays["centroids"], arrays["weights"], record.smoothing,
-        arrays.get("limits"), arrays.get("factor"),
+        limits, arrays.get("factor"),
     )  # fmt: skip
     ids, n_clusters = record.cluster_ids, len(predictor.centroids)
     if len(ids) != n_clusters or len({one for one in ids if 0 <= one < 2**31}) != n_clusters:

@@ -72,6 +72,11 @@ def make_settings(
                 "of its rows"
             )
         values["n_clusters"] = 0
+    if values["trim_outliers"] and values["outliers"] is None:
+        raise ConfigurationError(
+            "trim_outliers must be False where outliers is None, got True; say which rows are "
+            "outliers: 'auto', or a share of all rows"
+        )
     learning = values.get("learn_weights", False)
     values["metric"] = _metric(learning, distortion)
     values["learn_weights"] = _learning(learning, distortion)
@@ -82,6 +87,7 @@ def make_settings(
         elif values["penalty"] == "auto":
             values["penalty"] = "trust" if distortion.name == "cosine" else "distance"
     values["seed"] = values.pop("random_state")
+    values.pop("verbose", None)
     values.pop("distortion", None)
     return Settings(**{**values, **fixed}, task_memory=task_memory())
 
@@ -302,9 +308,8 @@ class GivenRows:
         """
         if isinstance(X, Blocks):
             refuse_distortion(getattr(self, "distortion", "cosine"))
-            X = X.matrix
         _refuse_texts(X)
-        if is_lazy(X):
+        if is_lazy(X) or isinstance(X, Blocks):
             corpus = as_corpus(X)
             self._check_width(corpus.n_features, fitting=fitting)
             return corpus
@@ -441,6 +446,12 @@ def _refuse_texts(X: Any) -> None:
         raise InvalidInputError(
             "X must be rows of numbers, got texts; give these to hmrf_dask.group(texts), or make "
             "rows of them, for example with sklearn's TfidfVectorizer().fit_transform(texts)"
+        )
+    if isinstance(X, str | os.PathLike) and os.path.isfile(X):
+        raise InvalidInputError(
+            f"X must be rows of numbers, or a folder that Corpus.to_parquet wrote, got the file "
+            f"{os.fspath(X)!r}; read its texts and give them to hmrf_dask.group(texts), or make a "
+            "job of it with `hmrf-dask init`"
         )
 
 

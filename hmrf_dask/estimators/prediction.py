@@ -18,8 +18,10 @@ from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.kernels.sketches import Basis
 from hmrf_dask.rows.block import RowBlock, check_finite
 from hmrf_dask.tasks.metric import in_metric
+from hmrf_dask.tasks.model import Limits
 from hmrf_dask.tasks.outliers import Metric, beyond_limits
 from hmrf_dask.tasks.partitions import add_limbs
+from hmrf_dask.tasks.trimming import row_limits
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 OUTLIER = -1  # the cluster of outliers in files
@@ -33,7 +35,8 @@ class Predictor:
     centroids: FloatArray
     weights: FloatArray
     smoothing: float
-    limits: IntArray | None = None  # beyond which rows are outliers; None: none are
+    # beyond which rows are outliers, classes or those of the last phase; None: none are
+    limits: IntArray | Limits | None = None
     factor: FloatArray | None = None  # F of a full metric: rows are x·F, as centroids are here
 
     def rows(self, block: RowBlock) -> RowBlock:
@@ -99,11 +102,16 @@ def marked_labels_of(block: RowBlock, predictor: Predictor, table: Any) -> Label
     >>> marked_labels_of(RowBlock.from_array(np.eye(2)), predictor, table_of(predictor)).tolist()
     [0, 1]
     """
-    labels = labels_of(block, predictor, table)
-    if predictor.limits is None:
+    distortion, limits, terms = predictor.distortion, predictor.limits, predictor.terms(block)
+    labels = _nearest(block, predictor, terms, table)
+    if limits is None:
         return labels
-    metric = Metric(predictor.distortion, predictor.weights, len(predictor.centroids))
-    outliers = beyond_limits(block, metric, table, labels, predictor.limits)
+    if isinstance(limits, Limits):
+        distances = distortion.own_distances(block, terms, table, labels)
+        outliers = distances > row_limits(block, terms, distortion, limits).of(labels)
+    else:
+        metric = Metric(distortion, predictor.weights, len(predictor.centroids))
+        outliers = beyond_limits(block, metric, table, labels, limits)
     return np.where(outliers, np.int32(OUTLIER), labels)
 
 

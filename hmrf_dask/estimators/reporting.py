@@ -33,7 +33,7 @@ from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.report.agreement import compared
 from hmrf_dask.report.alerts import Facts, alerts_of
-from hmrf_dask.report.broken import broken_pairs, broken_shown
+from hmrf_dask.report.broken import broken_pairs, broken_shown, chains_in
 from hmrf_dask.report.clusters import (
     Known,
     clusters_of,
@@ -260,7 +260,13 @@ def report_of(
         alerts=alerts_of(Facts(fit.facts, {}, {}, counts), clusters),
         clusters=clusters,
         documents_shown=tuple(shown[0]),
-        answers=AnswerPart(counts, broken_shown(pairs, shown[3]), _doubtful(model, constraints)),
+        answers=AnswerPart(
+            counts,
+            broken_shown(pairs, shown[3]),
+            _doubtful(model, constraints),
+            (),
+            *((0, ()) if constraints is None else chains_in(constraints)),
+        ),
         nights=(),
         flows=(),
         comparison=None,

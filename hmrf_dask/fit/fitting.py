@@ -28,8 +28,9 @@ from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit.answers import SuspectAnswer, find_suspects
 from hmrf_dask.fit.candidates import refines_all
-from hmrf_dask.fit.journal import Journal, Progress, resume
-from hmrf_dask.fit.loop import Fit
+from hmrf_dask.fit.journal import Journal, resume
+from hmrf_dask.fit.loop import UNFINISHED, Fit
+from hmrf_dask.fit.metric_steps import MetricSteps, follow_labels
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import check_memory, plan_tasks, reading_task, table_task
 from hmrf_dask.fit.problem import (
@@ -49,16 +50,13 @@ from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.threads import buffers_kept, threads_allowed
+from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.tasks import start_sample
-from hmrf_dask.tasks.model import Settings, State
-from hmrf_dask.tasks.outliers import added, counts_by_cluster, limits_of, outliers
+from hmrf_dask.tasks.model import Limits, Settings, State
+from hmrf_dask.tasks.outliers import added, are_out, counts_by_cluster, limits_of, outliers
 from hmrf_dask.tasks.partitions import Facts, StoredLabels, labels_at
 from hmrf_dask.tasks.start_sample import start_sample_size
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
-
-
-def unwatched(record: dict[str, Any]) -> None:
-    """Report a commit to nobody."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def fit_corpus(
     asked: FitInput,
     *,
     run_dir: str | os.PathLike[str] | None = None,
-    progress: Progress = unwatched,
+    progress: Tell = nothing,
 ) -> Fitted:
     """Fit a corpus under Dask's scheduler; every mistake of the input is said before any work.
 
@@ -205,7 +203,7 @@ def _files_fit(corpus: Corpus) -> bool:
     return bool(sizes) and sum(sizes) <= memory_of_all() // 2
 
 
-def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> Fitted:
+def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Tell) -> Fitted:
     """Lay the problem out and run the loop from wherever the run directory stands."""
     flow, asked, linked = work.flow, work.asked, work.linked
     corpus, settings = asked.corpus, asked.settings
@@ -218,24 +216,31 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Progress) -> 
     centroids = _first_centroids(asked, engine, partial(sample, None))
     journal = Journal(run, progress)
     commit = journal.open(problem)
+    metric = MetricSteps(engine, corpus, 4 * work.facts.nbytes <= memory_of_all())
     if commit is None or commit.record["phase"] == "start":
         begin = partial(
             initialise, engine, journal, partial(sample, linked, asked.last), centroids, asked.last
         )
     else:
+        engine = metric.resumed(commit)
         begin = partial(resume, engine, commit)
     fit = Fit(engine, journal, settings.max_iter, work.refining)
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()), buffers_kept():
         state, stop = fit.run(begin)
+        if settings.metric and not fit.trimmed:
+            state, stop = follow_labels(metric, fit, state, stop)
+        if settings.trim_outliers:
+            state, stop = fit.trim(stop)
         flow.settle()
+    stop = stop or UNFINISHED
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
     if run.final() is None:
         run.event({"event": "stop", "commit": journal.committed, **ended})
     run.finalise(ended | {"commit": journal.committed})
     return Fitted(
         flow,
-        problem,
+        fit.engine.problem,
         state,
         run,
         stop,
@@ -379,10 +384,16 @@ class Fitted:
             labels[homes == home] = own
         return labels
 
-    def outliers(self) -> tuple[IntArray | None, list[Lazy] | None]:
-        """Return the limit of each cluster and the outliers of each partition, if asked for."""
+    def outliers(self) -> tuple[IntArray | Limits | None, list[Lazy] | None]:
+        """Return the limit of each cluster and the outliers of each partition, if asked for.
+
+        Where they are kept out of centroids the limits are those of the model.
+        """
         if self.problem.settings.outliers is None:
             return None, None
+        if (limits := self.state.model.limits) is not None:
+            files = (StoredLabels(self.run, [file]) for file in self.state.free)
+            return limits, [self.flow.lazy(are_out, stored) for stored in files]
         return find_outliers(self.flow, self.problem, self.state, self.run)
 
     def suspect_answers(self) -> list[SuspectAnswer]:

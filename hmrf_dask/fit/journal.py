@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,13 @@ from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.problem import LabelFiles, Problem
 from hmrf_dask.flow.dataflow import Lazy, share_array
 from hmrf_dask.kernels.compiled import frozen
+from hmrf_dask.progress import Tell
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.answers import Agreement
-from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
+from hmrf_dask.tasks.model import NO_FACTOR, Energy, Limits, Model, State, WeightPrior
 from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked
 
 log = logging.getLogger("hmrf_dask")
-
-Progress = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Journal:
     """Where a fit stands. Everything in here is in the last commit too."""
 
     run: CheckpointStore
-    progress: Progress  # called with the record of every commit
+    progress: Tell  # called with the record of every commit
     candidates: list[Candidate] = field(default_factory=list)  # those that are done
     history: list[tuple[str, str, float]] = field(default_factory=list)  # phase, step, J
     n_iter: int = 0  # iterations of E-step and M-steps of the winner
@@ -131,7 +130,7 @@ class Journal:
         self.run.commit(self.next, record, {}, files)
         self.committed += 1
         name, value = candidate.name, candidate.energy.value
-        log.info("start %s ends with J %.6g", name, value)
+        log.debug("start %s ends with J %.6g", name, value)
         event = {"event": "candidate", "commit": self.committed, "name": name, "J": value}
         event |= {"n_iter": candidate.n_iter}
         if candidate.agreement is not None:
@@ -142,7 +141,7 @@ class Journal:
     def choose(self, reason: str, record: dict[str, Any]) -> None:
         """Report which candidate begins the fit, and why; the commits to come say so too."""
         self.start_reason = reason
-        log.info("start %s", reason)
+        log.debug("start %s", reason)
         self.run.event({"event": "chosen start", "commit": self.committed} | record)
 
     def keep(self, phase: str, number: int, iteration: Iteration) -> None:
@@ -190,14 +189,16 @@ class Journal:
         """Write the events of an iteration, and log it."""
         state, steps, moved = iteration.state, dict(iteration.steps), iteration.moved
         value = state.energy.value
-        log.info("%s %d: J %.9g, %s", phase, number, value, rows_moved(number, moved))
+        log.debug("%s %d: J %.9g, %s", phase, number, value, rows_moved(number, moved))
         event = {"event": "iteration", "commit": self.committed, "phase": phase}
         event |= {"iteration": number, "moved": moved, "stop": iteration.stop}
         event |= state.energy.terms()
         self.recorded.append(event)
+        if state.model.limits is not None:
+            health = health | {"kept_out": self.n_rows - int(state.counts.sum())}
         self.run.event(event | {"steps": steps} | health)
         if "reseed" in steps:
-            log.info("empty clusters were reseeded with the farthest rows")
+            log.debug("empty clusters were reseeded with the farthest rows")
             self.run.event({"event": "reseed", "commit": self.committed, "J": steps["reseed"]})
         empty = np.flatnonzero(state.counts == 0).tolist()
         if empty:
@@ -225,18 +226,23 @@ def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
     model = state.model
     rows = np.flatnonzero(keeps_centroid(state))
     centroids = model.centroids[rows] if len(rows) < model.n_clusters else model.centroids
+    limits = {} if model.limits is None else asdict(model.limits)
     return {
         "weights": model.weights,
         "kept": rows,
         "centroids": frozen(centroids, np.float64),
         "reference": state.prior.reference,
+        **limits,
+        **({"factor": state.factor} if len(state.factor) else {}),
     }
 
 
 def resume(engine: Engine, commit: Commit) -> Position:
     """Return where a fit stood after a commit."""
-    record = commit.record
-    return Position(record["phase"], record["iteration"], record["stop"], restore(engine, commit))
+    record, state = commit.record, restore(engine, commit)
+    if record["phase"] == "metric":  # the fit goes on under it
+        return Position("fit", record["n_iter"], None, state)
+    return Position(record["phase"], record["iteration"], record["stop"], state)
 
 
 def restore(engine: Engine, commit: Commit) -> State:
@@ -252,6 +258,7 @@ def restore(engine: Engine, commit: Commit) -> State:
         np.zeros((n_clusters, n_features)),
         record["smoothing"],
         record["exponent"],
+        Limits(arrays["reach"], arrays["middle"]) if "reach" in arrays else None,
     )
     state = State(
         model,
@@ -261,6 +268,7 @@ def restore(engine: Engine, commit: Commit) -> State:
         linked=files.linked,
         energy=Energy.decoded(record["energy"]),
         prior=WeightPrior(record["strength"], arrays["reference"], record["offset"]),
+        factor=arrays.get("factor", NO_FACTOR),
     )
     sums, counts = engine.total_sums(model, state)
     state = replace(state, sums=sums, counts=counts)

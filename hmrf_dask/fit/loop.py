@@ -1,6 +1,7 @@
 """HMRF-KMeans (KDD 2004, fig. 2): initialise, then E-step, M-step A, M-step B until labels stand.
 
-A warm-up comes before where the distortion is smoothed, refinement after. Every iteration is one
+A warm-up comes before where the distortion is smoothed, refinement after; then a full metric may
+follow the labels, and the fit goes on (`metric_steps`). Every iteration is one
 commit, and a function of the corpus, the constraints and the commit before it: so a fit that was
 stopped resumes from its last commit to the same bits.
 """
@@ -30,6 +31,7 @@ from hmrf_dask.fit.m_step import (
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.problem import LabelFiles, undecided_labels
 from hmrf_dask.fit.refinement import first_variation
+from hmrf_dask.fit.trimming import limited
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.types import FloatArray
@@ -38,6 +40,8 @@ UNFINISHED = "max_iter iterations done"
 LAST_ITERATIONS = 5  # that `tol` compares: one alone may lower J little, and those after it more
 LAST_STEPS = 4 * LAST_ITERATIONS  # no iteration has more steps than four
 IN_EVERY_ITERATION = ("A", "variation")  # one of these steps
+TRIM = "trim-"  # phases that keep outliers out of centroids: trim-1, trim-2 …
+MOST_TRIMS = 4  # the first two find most of the outliers, more than four nothing
 MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob
 Steps = tuple[tuple[str, float], ...]  # of one iteration: their names, and J after each
 
@@ -55,7 +59,7 @@ class Iteration:
 class Position(NamedTuple):
     """Where a fit stands: a phase, its iterations that are done, why it ended if it did."""
 
-    phase: str  # "warm-up", "fit" or "refine"
+    phase: str  # "warm-up", "fit", "refine" or one of "trim-1" …
     done: int
     stop: str | None
     state: State
@@ -85,12 +89,20 @@ class Fit:
     refining: bool  # whether refinement follows them
     # Held here alone: a frame that held an earlier one would keep its K × d arrays alive.
     _state: State = field(init=False, repr=False)
+    _done: int = field(default=0, init=False)  # iterations of the present phase
+    _trim: int = field(default=0, init=False)  # the phase under limits where a stopped fit stood
 
-    def run(self, initialise: Callable[[], Position]) -> tuple[State, str]:
-        """Run to the end; return the last state and why it ended."""
+    @property
+    def trimmed(self) -> bool:
+        """Whether outliers are kept out of centroids: rows are under limits from then on."""
+        return self._trim > 0
+
+    def run(self, initialise: Callable[[], Position]) -> tuple[State, str | None]:
+        """Run to the end; return the last state and why it ended, None at the most iterations."""
         engine = self.engine
         # 1. Initialise: from must-link neighbourhoods (section 3.3), or where a stopped fit stood.
         phase, done, stop, self._state = initialise()
+        self._done = done
         if phase == "warm-up":
             self._warm_up(done)
             phase, done = "fit", 0
@@ -108,7 +120,31 @@ class Fit:
             stop = stop or self._repeat(
                 "refine", numbers, lambda _: refine_iteration(engine, self._state)
             )
-        return self._state, stop or UNFINISHED
+        if phase.startswith(TRIM):
+            self._trim = int(phase.removeprefix(TRIM))
+        return self._state, stop
+
+    def trim(self, stop: str | None) -> tuple[State, str | None]:
+        """Keep outliers out of centroids, in phases with limits of their own, from where it stands.
+
+        One that ends in its first iteration found no row to keep out or to let in: the last.
+        """
+        engine, resumed, most = (
+            self.engine, self._trim, MOST_ROUNDS if self.refining else self.max_iter
+        )  # fmt: skip
+        for number in range(max(resumed, 1), MOST_TRIMS + 1):
+            if number != resumed:
+                engine.number, stop = self.record.next, None
+                state = limited(engine, self._state)
+                first = Iteration(state, steps=(("limits", state.energy.value),))
+                self._keep(f"{TRIM}{number}", 0, first)
+            stop = stop or self._repeat(
+                f"{TRIM}{number}", range(self._done, most),
+                lambda _: trimmed_iteration(engine, self._state, refining=self.refining),
+            )  # fmt: skip
+            if self._done == 1:
+                break
+        return self._state, stop
 
     def _repeat(
         self, phase: str, numbers: range, iterate: Callable[[int], Iteration]
@@ -150,7 +186,7 @@ class Fit:
         self._keep("fit", 0, end_warm_up(self.engine, self._state))
 
     def _keep(self, phase: str, number: int, iteration: Iteration) -> None:
-        self._state = iteration.state
+        self._state, self._done = iteration.state, number
         self.record.keep(phase, number, iteration)
 
 
@@ -259,11 +295,19 @@ def refine_iteration(engine: Engine, state: State) -> Iteration:
     iteration = fit_iteration(engine, state, 1, learning=False)
     if iteration.stop is None:
         return iteration
-    if engine.learning and engine.problem.distortion.learning != "gradient":
+    learning = engine.learning and state.model.limits is None  # limits are under those weights
+    if learning and engine.problem.distortion.learning != "gradient":
         learned = learn(engine, iteration.state)
         if learned is not None:
             return Iteration(learned, steps=(("B", learned.energy.value),))
     return replace(iteration, stop="neither a row nor a group can move with a gain")
+
+
+def trimmed_iteration(engine: Engine, state: State, *, refining: bool) -> Iteration:
+    """Run one iteration under limits, at the weights that were learned before."""
+    if refining:
+        return refine_iteration(engine, state)
+    return fit_iteration(engine, state, 1, learning=False)
 
 
 def pays(values: Sequence[float], tol: float) -> bool:

@@ -12,6 +12,7 @@ from hmrf_dask.distortions.idivergence import LEAST, IDivergence
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import share_array, tree
 from hmrf_dask.kernels.gradients import squares_by_length, sum_of_clusters, weighted_squares
+from hmrf_dask.kernels.metric import prior_of
 from hmrf_dask.kernels.reweighting import Gathered, gather, reweigh
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.first_centroids import Lowest, farthest, merge_lowest
@@ -58,8 +59,11 @@ def maximisation_after(
     """Return the state after an E-step that `moved` so many rows, and that at optimal centroids.
 
     One pass over the sums gives Σ D of both. Where few rows moved centroids go so little that most
-    rows need no comparison with them, unless weights are learned.
+    rows need no comparison with them, unless weights are learned. While outliers are kept out J of
+    both is measured row by row.
     """
+    if state.model.limits is not None:
+        return state, maximisation(engine, state)
     near = not learning and FEW * moved < engine.problem.extent.n_rows
     model, made = state.model.remade(state.sums, state.counts, compared=True, near=near)
     if made.closed_before is not None:
@@ -71,7 +75,7 @@ def _optimal(engine: Engine, state: State, model: Model, made: Remade) -> State:
     """Return the state with the model of its optimal centroids."""
     engine.share_model(model)
     after = replace(state, model=model, optimal=True)
-    if made.closed is not None:
+    if made.closed is not None and model.linear:
         return _measured(engine, after, made.closed)
     energy = replace(state.energy, distortion=engine.distortion_sum(after))
     return replace(after, energy=energy)
@@ -149,7 +153,9 @@ def first_prior(engine: Engine) -> WeightPrior:
 
 
 def prior_value(engine: Engine, state: State) -> float:
-    """Return prior(a) of a state."""
+    """Return prior(a) of a state, or that of its full metric."""
+    if len(state.factor):
+        return prior_of(state.factor, engine.problem.extent.n_rows)
     prior, weights = state.prior, state.model.weights
     rule = engine.problem.distortion.learning
     if rule == "gradient" and prior.strength:

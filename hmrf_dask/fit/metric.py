@@ -1,9 +1,9 @@
-"""A full metric for dense rows, learned before a fit from the rows that answers name.
+"""The first full metric of a fit of dense rows, learned from rows that answers name.
 
 A = argmin tr(A·W) − ν ln det A + λ tr(A·T) = ν (W + λT)⁻¹: W is the scatter of these rows within
 their clusters, T the covariance of all rows. First W is that of must-linked rows; then these rows
 alone are clustered under it, with their answers, and W is theirs by label. Rows are fitted as x·F,
-A = F Fᵀ, by Euclidean distances: J of the fit is that of the rows in this space.
+A = F Fᵀ, by Euclidean distances; in that space the metric follows the labels (`metric_steps`).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.fit.fitting import FitInput, fit_corpus
+from hmrf_dask.fit.metric_steps import covariance_of
 from hmrf_dask.fit.preparation import rows_of
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, share_array, tree
+from hmrf_dask.kernels.metric import factor_of, vectors_under
 from hmrf_dask.kernels.random import uniforms
-from hmrf_dask.kernels.sketches import Basis, power_below, sketch_exponent
+from hmrf_dask.kernels.sketches import Basis
 from hmrf_dask.tasks.metric import (
     Reach,
     farthest_reach,
     in_metric,
     reach_of,
-    scatter_of,
     take_rows,
 )
 from hmrf_dask.tasks.model import Settings
-from hmrf_dask.tasks.partitions import add_limbs
-from hmrf_dask.types import BoolArray, FloatArray, LabelArray
+from hmrf_dask.types import AnyArray, FloatArray, LabelArray
 
 MOST_FEATURES = 256  # W and T are d × d, and F is made in the driver
+MOST_ANSWERS = 2_000  # of a kind: the rows that they name are in the driver, and clustered often
 ENOUGH = 3  # rows that answers name, for each feature, before "auto" asks for a full metric
 FOLDS = 5  # of the answers, each withheld once
 CHANCE = 0.01  # of the answers withheld
 STARTS = 3  # of the fits of these rows alone
-NEGLIGIBLE = 1e-9  # of a feature's variance or mean square: less is rounding
 NONE, DIAGONAL, FULL = "none", "diagonal", "full"
 log = logging.getLogger("hmrf_dask")
 
@@ -52,16 +52,17 @@ class Named(NamedTuple):
     rows: FloatArray  # (n, d)
     answers: Constraints  # by their places
 
-    def of(self, must: BoolArray, cannot: BoolArray) -> Constraints:
-        """Return some of the answers."""
-        given = self.answers
-        return Constraints(
-            given.must_link[must], given.cannot_link[cannot],
-            must_link_costs=given.must_link_costs[must],
-            cannot_link_costs=given.cannot_link_costs[cannot],
-            must_link_trust=given.must_link_trust[must],
-            cannot_link_trust=given.cannot_link_trust[cannot],
-        )  # fmt: skip
+
+def some_of(given: Constraints, must: AnyArray, cannot: AnyArray) -> Constraints:
+    """Return some of the answers, by masks or numbers."""
+    return Constraints(
+        given.must_link[must], given.cannot_link[cannot],
+        must_link_costs=given.must_link_costs[must],
+        cannot_link_costs=given.cannot_link_costs[cannot],
+        must_link_trust=given.must_link_trust[must],
+        cannot_link_trust=given.cannot_link_trust[cannot],
+        ids=given.by_id,
+    )  # fmt: skip
 
 
 def under_metric(asked: FitInput) -> tuple[FitInput, FloatArray | None]:
@@ -101,13 +102,12 @@ def choose_metric(asked: FitInput) -> tuple[Settings, FloatArray | None]:
             "learn_weights 'full' must go with dense rows, got sparse ones; give an array, or use "
             "learn_weights True"
         )
-    named = _gathered(flow, corpus, given)
+    named = _gathered(flow, corpus, _drawn(given, settings.seed))
     learning = _Learning(named, plain, asked.distortion, _covariance(flow, corpus, reach))
     option = FULL if not optional else learning.best()
     if option != FULL:
         return replace(plain, learn_weights=option == DIAGONAL), None
-    every = np.ones(len(given.must_nodes), np.bool_), np.ones(len(given.cannot_nodes), np.bool_)
-    return replace(plain, learn_weights=False), learning.factor(named.of(*every))
+    return replace(plain, metric=FULL, learn_weights=False), learning.factor(named.answers)
 
 
 def _problem(
@@ -128,6 +128,16 @@ def _problem(
     if optional and n_named < ENOUGH * d:
         return ConfigurationError(f"{n_named} rows are too few for {d} features")
     return None
+
+
+def _drawn(given: Constraints, seed: int) -> Constraints:
+    """Return as many answers of each kind as a metric needs, drawn by keyed numbers."""
+    chosen = []
+    for number, pairs in enumerate((given.must_nodes, given.cannot_nodes)):
+        keys = np.arange(len(pairs), dtype=np.uint64)
+        numbers = uniforms(keys, seed, "sample", 1 + number, 0, 0)
+        chosen.append(np.sort(np.argsort(numbers, kind="stable")[:MOST_ANSWERS]))
+    return some_of(given, chosen[0], chosen[1])
 
 
 def _gathered(flow: Dataflow, corpus: Corpus, given: Constraints) -> Named:
@@ -155,17 +165,10 @@ def _gathered(flow: Dataflow, corpus: Corpus, given: Constraints) -> Named:
 
 
 def _covariance(flow: Dataflow, corpus: Corpus, reach: Reach) -> FloatArray:
-    """Return the covariance T of all rows, (d, d), from integers in units of each feature."""
-    scale = np.array([0.5 / power_below(one) for one in reach.largest])
-    known, n_rows = share_array(flow, scale), corpus.n_rows
-    parts = [flow.lazy(scatter_of, block, known, n_rows) for block in corpus.blocks]
-    total = flow.compute([tree(flow, add_limbs, parts)])[0] * 2.0 ** -sketch_exponent(n_rows, 1.0)
-    moments, means = total[:, :-1] / n_rows, total[:, -1] / n_rows
-    covariance = moments - means[:, None] * means
-    varies = np.diag(covariance) > NEGLIGIBLE * np.diag(moments)
+    """Return the covariance T of all rows, (d, d), 0 where it is rounding."""
+    covariance, varies = covariance_of(flow, corpus, reach.largest)
     covariance[~varies], covariance[:, ~varies] = 0.0, 0.0
-    found = covariance / scale / scale[:, None]
-    return np.asarray(0.5 * (found + found.T), np.float64)
+    return covariance
 
 
 class _Learning(NamedTuple):
@@ -212,7 +215,7 @@ class _Learning(NamedTuple):
         kept = dict.fromkeys((NONE, DIAGONAL, FULL), 0.0)
         for fold in range(FOLDS):
             withheld = folds[: len(must)] == fold, folds[len(must) :] == fold
-            answers = self.named.of(~withheld[0], ~withheld[1])
+            answers = some_of(self.named.answers, ~withheld[0], ~withheld[1])
             for option in kept:
                 labels = self._fitted(option, answers)
                 kept[option] += _kept(labels, must[withheld[0]], cannot[withheld[1]])
@@ -249,90 +252,3 @@ def _of_clusters(rows: FloatArray, labels: LabelArray) -> tuple[FloatArray, int]
     means = np.stack([rows[own == number].mean(axis=0) for number in range(len(used))])
     gaps = rows - means[own]
     return np.einsum("ni,nj->ij", gaps, gaps), len(rows) - len(used)
-
-
-# ---- matrices, in one order of operations
-
-
-def factor_of(covariance: FloatArray) -> FloatArray:
-    """Return F, upper triangular, with F Fᵀ the inverse of a covariance; 0 where features are 0.
-
-    Examples
-    --------
-    >>> factor_of(np.array([[4.0, 0.0], [0.0, 0.0]])).round(6).tolist()
-    [[0.5, 0.0], [0.0, 0.0]]
-    """
-    used = np.flatnonzero(np.diag(covariance) > 0.0)
-    sizes = np.sqrt(np.diag(covariance)[used])
-    correlation = covariance[np.ix_(used, used)] / sizes / sizes[:, None]
-    lower = cholesky(correlation + NEGLIGIBLE * np.eye(len(used)))
-    factor = np.zeros_like(covariance)
-    factor[np.ix_(used, used)] = (inverse_of(lower) / sizes).T
-    return factor
-
-
-def cholesky(matrix: FloatArray) -> FloatArray:
-    """Return the lower triangular L with L Lᵀ = matrix, column by column.
-
-    Examples
-    --------
-    >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
-    [[2.0, 0.0], [1.0, 2.0]]
-    """
-    lower = np.zeros_like(matrix)
-    for j in range(len(matrix)):
-        rest = matrix[j:, j] - (lower[j:, :j] * lower[j, :j]).sum(axis=1)
-        lower[j:, j] = rest / np.sqrt(max(rest[0], NEGLIGIBLE))
-    return lower
-
-
-def inverse_of(lower: FloatArray) -> FloatArray:
-    """Return the inverse of a lower triangular matrix, row by row.
-
-    Examples
-    --------
-    >>> inverse_of(np.array([[2.0, 0.0], [1.0, 4.0]])).tolist()
-    [[0.5, -0.0], [-0.125, 0.25]]
-    """
-    inverse = np.zeros_like(lower)
-    for i in range(len(lower)):
-        row = -(lower[i, :i, None] * inverse[:i]).sum(axis=0)
-        row[i] += 1.0
-        inverse[i] = row / lower[i, i]
-    return inverse
-
-
-def metric_of(factor: FloatArray) -> FloatArray:
-    """Return A = F Fᵀ.
-
-    Examples
-    --------
-    >>> metric_of(np.array([[2.0, 1.0], [0.0, 1.0]])).tolist()
-    [[5.0, 1.0], [1.0, 1.0]]
-    """
-    return np.asarray(np.einsum("ij,kj->ik", factor, factor), np.float64)
-
-
-def vectors_under(centroids: FloatArray, factor: FloatArray) -> FloatArray:
-    """Return centroids in the space of a metric.
-
-    Examples
-    --------
-    >>> vectors_under(np.array([[3.0, 1.0]]), np.diag([2.0, 0.0])).tolist()
-    [[6.0, 0.0]]
-    """
-    return np.asarray(np.einsum("kd,de->ke", centroids, factor), np.float64)
-
-
-def vectors_before(centroids: FloatArray, factor: FloatArray) -> FloatArray:
-    """Return centroids in the space of the rows, 0 where a feature has no part in the metric.
-
-    Examples
-    --------
-    >>> vectors_before(np.array([[6.0, 0.0]]), np.diag([2.0, 0.0])).tolist()
-    [[3.0, 0.0]]
-    """
-    used = np.flatnonzero(np.diag(factor))
-    back = np.zeros_like(factor)
-    back[np.ix_(used, used)] = inverse_of(factor[np.ix_(used, used)].T).T
-    return np.asarray(np.einsum("kd,de->ke", centroids, back), np.float64)

@@ -258,11 +258,11 @@ class Engine:
         return costs
 
     def distortion_sum(self, state: State) -> int:
-        """Return the exact Σ D of a state: from its sums where D is linear, else from every row."""
-        model, flow, distortion = state.model, self.flow, state.model.distortion
-        if distortion.linear:
+        """Return the exact Σ D of a state: from its sums where that can be, else from every row."""
+        model, flow = state.model, self.flow
+        if model.linear:
             sums = (state.sums, state.counts, model.exponent)
-            closed = distortion.closed_distances(model.table(), model.weights, *sums)
+            closed = model.distortion.closed_distances(model.table(), model.weights, *sums)
             return self.corpus_terms(model.weights).offsets + closed
         free, linked = self.slices(state)
         shared = self.share_model(model)

@@ -240,6 +240,7 @@ def examine_own(flow: Dataflow, corpus: Corpus, distortion: Distortion, n_cluste
 
 # Measured, as are the numbers of dense arrays below; tests/test_memory_plan.py holds tasks to it.
 ROW_TERMS = 96  # bytes a row: its eight terms; labels before and after, distance, moved
+LIMITED = 128  # the same under limits: distances, limits and labels in two clusters, factors
 LABEL = 4
 SUMMAND = 16  # bytes an entry as first variation reads it, and while it is made
 
@@ -282,8 +283,11 @@ def plan_tasks(
     labels = 2 * LABEL * reading
     partition = (name, held * facts.largest_block + ROW_TERMS * facts.longest_block + labels)
     (table,) = table_task(n_clusters, n_features).parts
+    step = [partition, table, ("its sums", dense)]
+    if settings.trim_outliers:
+        step.append(("limits of its rows", LIMITED * facts.longest_block))
     tasks = [
-        TaskMemory("an E-step task", (partition, table, ("its sums", dense))),
+        TaskMemory("an E-step task", tuple(step)),
         TaskMemory("a task that adds up sums", ((f"{FAN + 1} of them", (FAN + 1) * dense),)),
     ]
     sample = start_sample_size(facts.n_rows, settings)

@@ -19,6 +19,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import LabelledPartition, first_labels, gather_rows
 from hmrf_dask.tasks.rounds import Cutting, cut_problem
+from hmrf_dask.tasks.trimming import clusters_of
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 ENTRY_BYTES = 8  # value and index of an entry
@@ -294,9 +295,9 @@ def whole_labels(
     """Return the labels of a corpus part, those of its linked rows from the linked parts.
 
     `positions` are the linked positions of the rows at `places`; only files that hold some of them
-    are read.
+    are read. Rows that are kept out of a centroid have the label of its cluster.
     """
-    labels: AnyArray = np.array(run.read_labels(file))
+    labels: AnyArray = clusters_of(np.array(run.read_labels(file)))
     for part in linked:
         inside = (positions >= part.first_row) & (positions < part.first_row + part.n_rows)
         if inside.any():

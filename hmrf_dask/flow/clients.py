@@ -39,6 +39,19 @@ def setting(name: str, default: Any) -> Any:
     return dask.config.get(f"hmrf.{name}", default)
 
 
+def settings() -> dict[str, Any]:
+    """Return the `hmrf` section of Dask's configuration.
+
+    Examples
+    --------
+    >>> "no-such-setting" in settings()
+    False
+    """
+    import dask
+
+    return dict(dask.config.get("hmrf", {}))
+
+
 def scheduler_in_use() -> Any:
     """Return the function that Dask would run graphs with, or None for the default.
 
@@ -342,10 +355,13 @@ _LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "t
 def silence_dask() -> None:
     """Let Dask's own loggers write nothing, here and in processes that are started from here.
 
-    What goes wrong is said in our words. Whoever configures Dask's logging sees what it logs.
+    What goes wrong is said in our words, and so is what versions differ. Whoever configures Dask's
+    logging sees what it logs.
     """
     import dask
+    from distributed.versions import VersionMismatchWarning
 
+    warnings.filterwarnings("ignore", category=VersionMismatchWarning)
     if dask.config.get("logging", None):
         return
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")

@@ -20,7 +20,7 @@ from hmrf_dask.errors import (
 from hmrf_dask.jobs.inputs import load_job
 from hmrf_dask.jobs.journal import KEY
 from hmrf_dask.jobs.places import inspect_output
-from hmrf_dask.jobs.progress import Tell, nothing
+from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.releases.lock import Holder, holder_of
 from hmrf_dask.storage.addresses import absolute_url
 

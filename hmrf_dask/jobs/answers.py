@@ -27,7 +27,7 @@ from hmrf_dask.constraints.closure import (
     SOFT,
     OnConflict,
     chain_of,
-    connected_numbers,
+    contradicted,
     witnesses,
 )
 from hmrf_dask.constraints.pairs import Constraints
@@ -338,9 +338,8 @@ def judge_contradictions(given: Given, method: Method | None, *, certain: bool) 
     pairs = given.with_classes().constraints() if choice in ("warn", "raise") else None
     if pairs is None:
         return ""
-    n_documents, cannot = len(pairs.documents), pairs.cannot_nodes
-    groups = connected_numbers(n_documents, pairs.must_nodes)
-    inside = cannot[groups[cannot[:, 0]] == groups[cannot[:, 1]]]
+    n_documents = len(pairs.documents)
+    inside = contradicted(n_documents, pairs.must_nodes, pairs.cannot_nodes)
     names = pairs.documents.tolist().__getitem__
     try:
         chains = witnesses(n_documents, pairs.must_nodes, inside, names, choice)

@@ -223,6 +223,16 @@ def table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa
     )
 
 
+def require_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> None:
+    """Refuse columns that assignments do not have, naming those that they have."""
+    unknown = [column for column in wanted or () if column not in there]
+    if unknown:
+        raise InvalidInputError(
+            f"columns must be among those of the assignments ({', '.join(there)}), got "
+            f"{', '.join(map(repr, unknown))}; name some of these, or leave columns out"
+        )
+
+
 def by_key(files: Files) -> dict[str, Files]:
     """Return files of assignments by what their rows are called."""
     sorted_out: dict[str, Files] = defaultdict(dict)

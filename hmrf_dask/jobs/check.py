@@ -47,8 +47,8 @@ from hmrf_dask.jobs.inputs import (
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.journal import take
 from hmrf_dask.jobs.parent import last_release
-from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.jobs.quarantine import is_too_much, over_the_share
+from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.ownership import Owner, refuse_other
 from hmrf_dask.releases.release import Release
@@ -379,6 +379,12 @@ def _judge(found: Findings, columns: Columns, job: Job | None) -> None:
         found.problems.append(
             f"ids must be unique, got {counted(found.duplicate_ids, 'document')}{seen} with the id "
             "of another file's document"
+        )
+    n_clusters = 0 if job is None or job.mode != "fit" else job.method.n_clusters
+    if found.complete and isinstance(n_clusters, int) and 0 < found.documents < n_clusters:
+        found.problems.append(
+            f"method.n_clusters must be at most the number of documents, got {n_clusters} for "
+            f"{counted(found.documents, 'document')}; ask for fewer clusters, or add documents"
         )
     if found.labels == 0 and found.documents:
         found.remarks.append(f"the label ({columns.label!r}) is empty everywhere{seen}")

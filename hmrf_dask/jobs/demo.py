@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -32,6 +32,7 @@ from hmrf_dask.jobs.report import report_after_fit
 from hmrf_dask.jobs.report_fit import encode_classes
 from hmrf_dask.jobs.words import sums_by_cluster, telling_words
 from hmrf_dask.measures.contingency import tabulate
+from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.questions.oracles import ChoosingOracle
 from hmrf_dask.questions.selection import explore_consolidate
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, remove_files
@@ -39,12 +40,20 @@ from hmrf_dask.report.content import HTML, LENGTH, excerpt
 from hmrf_dask.report.words import Words
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import open_storage
-from hmrf_dask.types import AnyArray, IntArray, LabelArray
+from hmrf_dask.types import AnyArray, BoolArray, IntArray, LabelArray
 
 N_ANSWERS = 300
 N_QUESTIONS = 25  # chosen ones, next to as many random pairs
 N_PARTITIONS = 4
 SEED = 0
+STEPS = (
+    "read the docstrings of numpy, scipy and scikit-learn",
+    "cluster them without answers",
+    f"ask about {N_QUESTIONS} random pairs",
+    f"ask {N_QUESTIONS} chosen questions",
+    f"cluster them with {N_ANSWERS} answers",
+    "write the report",
+)
 TOP_WORDS = 5
 NAME = "demo.txt"  # whose folder it is
 _DEMO = re.compile(r"documents\.parquet|pairs\.csv|rows-[0-9a-f]{8}|run")
@@ -132,11 +141,11 @@ class DemoResult:
     seconds: float
 
 
-def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> DemoResult:
+def run_demo(folder: str, *, fresh: bool, tell: Tell = nothing) -> DemoResult:
     """Go the whole way below a folder: documents, rows, answers, fit, assignments in Parquet.
 
-    The run that is there goes on, or is read, unless it is to be a `fresh` one. `progress` is
-    called with one line before each step.
+    The run that is there goes on, or is read, unless it is to be a `fresh` one. `tell` is called
+    with what happens; see `hmrf_dask.progress`.
     """
     if "://" in folder:
         raise ConfigurationError(f"the demo writes into a folder of this machine, got {folder!r}")
@@ -144,7 +153,8 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
     _claim(folder)
     if fresh:
         start_afresh(f"{folder}/run")
-    progress("reading the docstrings of numpy, scipy and scikit-learn")
+    tell({"plan": STEPS})
+    tell({"step": STEPS[0]})
     documents = read_docstrings()
     rows, words = tfidf_rows(documents)
     truth = np.array([document.label for document in documents])
@@ -154,25 +164,18 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
     files = _write_inputs(folder, documents, rows, constraints)
     corpus = Corpus.from_rows(rows, ids, n_partitions=N_PARTITIONS).to_parquet(files["rows"])
 
-    progress(f"clustering {len(documents)} documents without answers")
+    tell({"step": STEPS[1]})
     model = HMRFKMeans(len(SUBPACKAGES), random_state=SEED)
+    model._progress = tell
     without = np.asarray(model.fit(corpus).labels_)
     unasked = np.ones(len(documents), dtype=bool)
     unasked[np.concatenate([must_link, cannot_link]).ravel()] = False
-    progress(f"asking {N_QUESTIONS} chosen questions, and about {N_QUESTIONS} random pairs")
-    person = ChoosingOracle({document.id: document.label for document in documents})
-    few = {strategy: _few(model, corpus, person, strategy) for strategy in ("random", "default")}
-    brought = {
-        strategy: FewAnswers(
-            len(pairs), _agreement(truth, found), _agreement(truth[unasked], found[unasked])
-        )
-        for strategy, (pairs, found) in few.items()
-    }
-    progress(f"clustering them with {N_ANSWERS} answers")
+    brought = _brought(model, corpus, documents, unasked)
+    tell({"step": STEPS[4]})
     model._reports = False  # it is written with the texts
     model.fit(corpus, must_link=constraints, run_dir=files["run"])
     labels = np.asarray(model.labels_)
-    progress("writing the report")
+    tell({"step": STEPS[5]})
     _write_results(files["run"], model, corpus, constraints, (documents, words))
     return DemoResult(
         n_documents=len(documents),
@@ -195,15 +198,23 @@ def run_demo(folder: str, *, fresh: bool, progress: Callable[[str], None]) -> De
     )
 
 
-def _few(
-    model: HMRFKMeans, corpus: Corpus, person: ChoosingOracle, strategy: str
-) -> tuple[Constraints, LabelArray]:
-    """Return what a person said who was asked a few questions, and the labels by it."""
-    n_clusters = len(SUBPACKAGES)
-    pairs = explore_consolidate(
-        corpus, person, n_clusters, N_QUESTIONS, strategy=strategy, random_state=SEED
-    )
-    return pairs, np.asarray(model.fit(corpus, must_link=pairs).labels_)
+def _brought(
+    model: HMRFKMeans, corpus: Corpus, documents: list[Document], unasked: BoolArray
+) -> dict[str, FewAnswers]:
+    """Return what a few answers brought, to random pairs and to chosen questions."""
+    truth = np.array([document.label for document in documents])
+    person = ChoosingOracle({document.id: document.label for document in documents})
+    brought = {}
+    for step, strategy in ((STEPS[2], "random"), (STEPS[3], "default")):
+        model._progress({"step": step})
+        pairs = explore_consolidate(
+            corpus, person, len(SUBPACKAGES), N_QUESTIONS, strategy=strategy, random_state=SEED
+        )
+        labels = np.asarray(model.fit(corpus, must_link=pairs).labels_)
+        brought[strategy] = FewAnswers(
+            len(pairs), _agreement(truth, labels), _agreement(truth[unasked], labels[unasked])
+        )
+    return brought
 
 
 def _claim(folder: str) -> None:

@@ -33,9 +33,9 @@ from hmrf_dask.flow.cluster import machine_memory
 from hmrf_dask.jobs.assignments import write_assignments
 from hmrf_dask.jobs.inputs import Place, overlaps, refuse, refuse_in_run
 from hmrf_dask.jobs.places import ASSIGNMENTS_FOLDER, MODEL, model_folder, record_assignments
-from hmrf_dask.jobs.progress import Tell, nothing
 from hmrf_dask.jobs.report import report_after_fit
 from hmrf_dask.parameters import AUTO, LARGEST_INT32, NPZ_FREE_BYTES, NPZ_RATIO
+from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own, remove_files
 from hmrf_dask.report.content import HTML
 from hmrf_dask.rows.canonical import sound_csr
@@ -169,6 +169,7 @@ def _matrix(kind: str, values: AnyArray, numbers: list[AnyArray], shape: tuple[i
     return sound_csr(make(parts, shape=shape))
 
 
+STEPS: Final = ("read the rows", "fit", "write assignments", "write the report page")
 _ALL_BUT_RUN = re.compile(rf"(?!{RUN}$)(?:{RUN_DIRECTORY.pattern})")
 
 
@@ -221,6 +222,8 @@ def fit_files(
     centroids = init if init.endswith(".npy") else None
     read = {"the rows": rows, "the pairs": pairs, "the centroids": centroids}
     _refuse_place(run_dir, "--run-dir", read)
+    tell({"plan": STEPS})
+    tell({"step": STEPS[0]})
     corpus = read_rows(rows)
     if centroids is not None:
         n_clusters = parameters.get("n_clusters", HMRFKMeans().n_clusters)
@@ -231,12 +234,15 @@ def fit_files(
         start_afresh(run_dir)
     model = HMRFKMeans(**parameters)
     model._progress, model._reports = tell, False  # the report is made of the files
+    tell({"step": STEPS[1]})
     model.fit(corpus, must_link=constraints, run_dir=run_dir)
+    tell({"step": STEPS[2]})
     remove_files(open_storage(absolute_url(run_dir), {}, durable=True), MODEL, RUN_DIRECTORY)
     model.save(f"{run_dir}/{MODEL}")
     labels = marked_labels(model)
     assigned = write_assignments(corpus, labels, model, run_dir, constraints=constraints)
     record_assignments(run_dir, assigned.files)
+    tell({"step": STEPS[3]})
     report_after_fit(run_dir, constraints, assigned.violations)
     return FitResult(
         n_documents=corpus.n_rows,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -22,10 +20,10 @@ from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
 from hmrf_dask.flow.clients import on_threads
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.new_job import n_clusters_for, text_settings
-from hmrf_dask.jobs.progress import Lines, nothing
 from hmrf_dask.jobs.released import InMemory, ReleasedModel, load_release
 from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.parameters import AUTO, RANGES
+from hmrf_dask.progress import verbosely
 from hmrf_dask.text.given import as_texts
 
 _SAMPLE: Final = 200  # texts that show their language
@@ -66,7 +64,7 @@ def group(
     threads : int, optional
         Without it all of this machine.
     verbose : bool, default=False
-        Whether steps are shown on stderr.
+        Whether to show how far it is: lines on stderr, in a notebook a bar.
 
     Returns
     -------
@@ -96,7 +94,7 @@ def group(
             loaded = load_job(job)
         except ConfigurationError as error:  # its file is none of theirs
             raise ConfigurationError(str(error).replace(job, "what group was given")) from None
-        with on_threads(threads), Lines(sys.stderr) if verbose else nullcontext(nothing) as tell:
+        with on_threads(threads), verbosely(verbose) as tell:
             run_job(gather(loaded, job), tell=tell)
         return _held(load_release(f"{folder}/out"), ids, values, index)
 

@@ -23,12 +23,13 @@ from hmrf_dask.documents.sources import (
 )
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import read_yaml, refuse_other_kind, validated
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, InvalidInputError, meant
 from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.namers import find_namer
 from hmrf_dask.jobs.places import FORMAT
 from hmrf_dask.parameters import ANSWER_BYTES, AUTO
+from hmrf_dask.redaction import shortened
 from hmrf_dask.releases import ownership
 from hmrf_dask.releases.own_files import FOLDERS
 from hmrf_dask.releases.ownership import Owner
@@ -211,6 +212,7 @@ class Inputs:
     take_over: bool = False  # the output becomes this job's if it is another's
     allow_shrink: bool = False  # more than half of the last release's documents may be gone
     choose_k: bool = False  # a K that was chosen for a former release is chosen again
+    command: str = ""  # that launched the run
 
     @property
     def owner(self) -> Owner:
@@ -303,11 +305,23 @@ def sources_apart(job: Job, address: str, manifest: Manifest) -> tuple[Source, .
     That is ConfigurationError where the output is, holds or lies in such a place.
     """
     output = output_of(job, address)
+    _refuse_columns(job, manifest.documents.texts)
     refuse(overlaps(output, _read_by(job, address, manifest)))
     refuse_in_run(output, "output")
     sources = tuple(list_sources(manifest, base_of(resolved(base_of(address), job.manifest))))
     refuse(_listed_inside(output, sources))
     return sources
+
+
+def _refuse_columns(job: Job, texts: Sequence[str]) -> None:
+    """Refuse rows of a column of text that the manifest does not have."""
+    for kind in job.kinds:
+        if kind.column is not None and kind.column not in texts:
+            raise ConfigurationError(
+                f"text.column must be one of documents.text in the manifest ("
+                f"{', '.join(texts) or 'none'}), got {shortened(kind.column)}"
+                f"{meant(kind.column, texts)}; name the column there, too"
+            )
 
 
 def _read_by(job: Job, address: str, manifest: Manifest) -> list[Place]:

@@ -38,6 +38,8 @@ _KINDS: Final = {
 _COMPRESSIONS: Final = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
 _SAMPLED: Final = 20  # files of text whose beginnings are read
 _ENDINGS: Final = ", ".join(ending for some in _KINDS.values() for ending in some)
+_OF_ROWS: Final = ", ".join(end for kind, ends in _KINDS.items() if kind != "text" for end in ends)
+_SHEETS: Final = (".xlsx", ".xls", ".ods", ".numbers")
 _BY_HAND: Final = "write a manifest and a job file, as the README shows them"
 
 
@@ -164,8 +166,8 @@ def _found(path: str, place: str, wanted: Wanted) -> tuple[_Documents, str]:
         kind = _kind_of(path)
         if kind is None or kind == "text":
             raise ConfigurationError(
-                f"a file of documents must be named {_ENDINGS}, .gz or .zst too, and hold more "
-                f"than one, got {place}; give its folder, or {_BY_HAND}"
+                f"documents must be in a file named {_OF_ROWS} (or such a file with .gz or .zst "
+                f"at its end), or in a folder of text files, got {place}; {_advice(path)}"
             )
         return _of_rows(path, kind, [path], wanted), ""
     files = _files(path)
@@ -197,6 +199,16 @@ def _kind_of(path: str) -> str | None:
     stem, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(stem)[1] if ending in _COMPRESSIONS else ending
     return next((kind for kind, endings in _KINDS.items() if ending in endings), None)
+
+
+def _advice(path: str) -> str:
+    """Return what to do with a file that holds no rows of documents."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending in _SHEETS:
+        return "save the sheet as CSV, and name that file"
+    if ending in _KINDS["text"]:
+        return "a text file is one document: give the folder of all"
+    return f"give one of these, or {_BY_HAND}"
 
 
 def _files(folder: str) -> dict[str, list[str]]:

@@ -424,6 +424,8 @@ def _concatenated(batches: Sequence[Batch]) -> Batch:
         whole.kept[name] = [
             value for one in batches for value in one.kept.get(name, [None] * len(one.ids))
         ]
+    for name in batches[0].columns:
+        whole.columns[name] = [text for one in batches for text in one.columns[name]]
     rows = [batch.embeddings for batch in batches if batch.embeddings is not None]
     whole.embeddings = np.concatenate(rows) if rows else None
     return whole

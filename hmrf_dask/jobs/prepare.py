@@ -84,7 +84,7 @@ def _rows(run: JobRun, packs: list[Pack]) -> JobRows:
     before = _vocabulary_to_keep(run, text)
     counts = [counts_key(key, settings_of(text)) for key in keys]
     run.record_made(names_made(keys, counts, ()))
-    with run.watch.step("count words") as so_far:
+    with run.watch.step("count words", "files") as so_far:
         counted_packs = count_documents(packs, settings_of(text), run.place, so_far)
     check_records(run, [one.record for one in counted_packs])
     _refuse_few(run, sum(one.counts.n_texts for one in counted_packs))
@@ -105,7 +105,7 @@ def _rows(run: JobRun, packs: list[Pack]) -> JobRows:
 def _ready_rows(run: JobRun, packs: list[Pack]) -> JobRows:
     """Return the column of embeddings as rows."""
     run.record_made(names_made([one.key for one in packs], (), (None,)))
-    with run.watch.step("read embeddings") as so_far:
+    with run.watch.step("read embeddings", "files") as so_far:
         rows = embed_documents(packs, run.place, so_far)
     check_records(run, rows.records)
     return rows
@@ -121,8 +121,8 @@ def _vectors(
     if embedder is None:
         ready = _ready_rows(run, packs)
         return ready_vectors(ready, counted_packs, dense.share, run.place)
-    run.record_made(vectors_made(dense.identity, [one.key for one in packs]))
-    with run.watch.step("embed texts") as so_far:
+    run.record_made(vectors_made(dense, [one.key for one in packs]))
+    with run.watch.step("embed texts", "files") as so_far:
         return store_vectors(packs, embedder, dense, run.place, so_far)
 
 
@@ -189,4 +189,5 @@ def _are_alike(last: Dense | None, dense: Dense | None) -> bool:
     """Return whether vectors are of the same model and count the same."""
     if last is None or dense is None:
         return last is dense
-    return (last.identity, last.share) == (dense.identity, dense.share)
+    own = dense.identity, dense.share, dense.column
+    return (last.identity, last.share, last.column) == own

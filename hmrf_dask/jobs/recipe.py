@@ -58,6 +58,11 @@ class Text(TextSettings):
     def _model_of_embeddings(self) -> Self:
         if self.model is not None and self.kind != "embeddings":
             raise ValueError(f"model must go with kind embeddings, got {self.kind}; leave it out")
+        if self.column is not None and self.kind == "embeddings" and self.model is None:
+            raise ValueError(
+                "column must go with words or a model, got ready embeddings, which are the column "
+                "documents.embedding of the manifest; leave it out"
+            )
         return self
 
     @property

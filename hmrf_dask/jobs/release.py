@@ -76,6 +76,7 @@ from hmrf_dask.report.content import HTML
 from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
 from hmrf_dask.text.files import Place
+from hmrf_dask.text.tfidf import Dense
 
 
 @dataclass(frozen=True)
@@ -326,7 +327,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
-        **({} if rows.vectors is None else {DENSE: asdict(rows.vectors.dense)}),
+        **({} if rows.vectors is None else {DENSE: _recorded(rows.vectors.dense)}),
         NEXT_ID: results.lineage.next_id,
         **({} if chosen is None else {CHOICE: asdict(chosen)}),
         **({} if results.edits is None else {EDITS: asdict(results.edits)}),
@@ -443,12 +444,18 @@ def _words(run: JobRun, rows: JobRows) -> dict[str, Any]:
     }
 
 
+def _recorded(dense: Dense) -> dict[str, Any]:
+    """Return vectors as a ledger has them, without what is not said of them."""
+    return {name: value for name, value in asdict(dense).items() if value is not None}
+
+
 def _embeddings(run: JobRun, rows: JobRows) -> dict[str, Any]:
     """Return what is reported of vectors; nothing where rows are words alone."""
     if rows.vectors is None:
         return {}
     dense = {} if run.previous is None else run.previous.ledger.get(DENSE) or {}
-    same = dense.get("identity") == rows.vectors.dense.identity
+    now = rows.vectors.dense
+    same = (dense.get("identity"), dense.get("column")) == (now.identity, now.column)
     last = {one.pack for entry in run.last_files.values() for one in entry.keys if same}
     packs = zip(rows.records, rows.vectors.n_new, strict=False)
     return {

@@ -45,7 +45,8 @@ from hmrf_dask.releases.release import (
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage
-from hmrf_dask.storage.whole_files import decode_parquet
+from hmrf_dask.storage.whole_files import decode_parquet, names_in_parquet
+from hmrf_dask.tasks.criteria import nonzero_rows
 from hmrf_dask.text.files import Place, load_vocabulary
 from hmrf_dask.text.given import as_texts
 from hmrf_dask.text.tfidf import Vocabulary
@@ -83,7 +84,7 @@ def load_release(output: str | os.PathLike[str], release: int | None = None) -> 
         ...
     hmrf_dask.errors.ConfigurationError: ... must be the output of a job that has run, got ...
     """
-    url = absolute_url(os.fspath(output), "an output")
+    url = absolute_url(output, "an output")
     last = last_release_of(url)
     if last is None:
         raise ConfigurationError(
@@ -298,11 +299,14 @@ class ReleasedModel(Editable):
         """
         wanted = None if columns is None else list(columns)
         if self._memory is not None:
+            assignments.require_columns(wanted, self._memory.table.column_names)
             yield self._memory.table if wanted is None else self._memory.table.select(wanted)
             return
         for name, sha256 in sorted(assignments_of(self._release.files).items()):
             with explained_to_readers():
-                yield decode_parquet(read_file(self._storage, name, sha256), wanted)
+                data = read_file(self._storage, name, sha256)
+                assignments.require_columns(wanted, names_in_parquet(data))
+                yield decode_parquet(data, wanted)
 
     # ---- new texts
 
@@ -586,6 +590,6 @@ def _ready_rows(rows: Any, n_features: int) -> RowBlock:
 
 def _has_words(block: RowBlock) -> BoolArray:
     """Return whether each row has anything in it."""
-    if block.is_dense:
-        return np.asarray(block.to_dense().any(axis=1))
-    return np.asarray(np.diff(block.to_scipy().indptr) > 0)
+    filled = np.zeros(block.n_rows, np.bool_)
+    filled[nonzero_rows(block)] = True
+    return filled

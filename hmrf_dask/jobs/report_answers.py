@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from hmrf_dask.jobs.places import REJECTS, SUSPECTS
+from hmrf_dask.constraints.answer_files import parse_pairs
+from hmrf_dask.jobs.places import ANSWERS, REJECTS, SUSPECTS
 from hmrf_dask.jobs.report_subject import Subject, counts_of
-from hmrf_dask.report.broken import BrokenPair, broken_shown
+from hmrf_dask.report.broken import BrokenPair, broken_shown, chains_in
 from hmrf_dask.report.content import AnswerPart, Doubtful, Text
 
 MOST_DOUBTFUL: Final = 50
@@ -16,12 +17,21 @@ MOST_DOUBTFUL: Final = 50
 
 def answers_of(subject: Subject, pairs: list[BrokenPair], documents: list[Text]) -> AnswerPart:
     """Return the part about answers; `documents` are those of the survey with broken ones."""
+    found = subject.attempt("Contradictions", lambda: _chains(subject))
+    n_contradictions, chains = found or (0, ())
     return AnswerPart(
         counts=counts_of(subject, "answers"),
         broken=broken_shown(pairs, documents),
         doubtful=(subject.attempt("Answers in doubt", lambda: tuple(_suspects(subject))) or ()),
         left_out=(subject.attempt("Answers left out", lambda: tuple(_left_out(subject))) or ()),
+        n_contradictions=n_contradictions,
+        chains=chains,
     )
+
+
+def _chains(subject: Subject) -> tuple[int, tuple[tuple[str, ...], ...]]:
+    data = subject.pairs()
+    return chains_in(parse_pairs(data, ANSWERS)) if data else (0, ())
 
 
 def _suspects(subject: Subject) -> Iterator[Doubtful]:

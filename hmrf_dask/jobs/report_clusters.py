@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from hmrf_dask.errors import HmrfError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
+from hmrf_dask.estimators.displays import centroids_of
 from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments
@@ -19,7 +20,6 @@ from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.release import read_file
 from hmrf_dask.report import clusters
 from hmrf_dask.report.clusters import (
-    Centroids,
     Known,
     Map,
     in_a_ring,
@@ -111,9 +111,7 @@ def _map_of(subject: Subject, sizes: Mapping[int, int]) -> Map:
     model = subject.attempt("Map, words as bars, similar clusters", lambda: _model(subject))
     if model is None:
         return in_a_ring(sorted(sizes))
-    centroids = Centroids(
-        model.cluster_ids_.tolist(), model.cluster_centers_, model.feature_weights_
-    )
+    centroids = centroids_of(model)
     drawn = map_of(centroids, sizes)
 
     def with_words() -> Map:

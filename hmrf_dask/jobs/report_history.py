@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from hmrf_dask.flow.dataflow import DaskFlow, tree
+from hmrf_dask.jobs.changes import FILE, changes_of, with_reasons
 from hmrf_dask.jobs.places import NAME, assignments_of
 from hmrf_dask.jobs.places import Report as RunRecord
 from hmrf_dask.jobs.report_clusters import lineage_of
 from hmrf_dask.jobs.report_subject import READABLE, Subject, former_of_run
-from hmrf_dask.jobs.texts import homes_in
 from hmrf_dask.releases.release import Release, read_file, read_if_whole, release_log
-from hmrf_dask.report.content import Comparison, Flow, Moved, Night, Report, Text
+from hmrf_dask.report.content import Comparison, Flow, Moved, Night, Report, Text, excerpt
 from hmrf_dask.storage.whole_files import decode_parquet
+from hmrf_dask.text.files import Place
 
 MOST_NIGHTS: Final = 60
 MOST_FLOWS: Final = 400
 MOST_MOVED: Final = 200
+_ANSWER: Final = 120  # characters
 
 
 def nights_of(subject: Subject) -> tuple[Night, ...]:
@@ -90,10 +92,18 @@ def flows_of(subject: Subject) -> tuple[Flow, ...]:
 # ---- two releases
 
 
+class _Moves(NamedTuple):
+    """Documents that moved, as moved.parquet has them; how many both releases have, and moved."""
+
+    table: pa.Table
+    n_both: int
+    n_moved: int
+
+
 def comparison_of(
     subject: Subject, before: Release | None, sampled: Sequence[Text], *, now: Report | None
 ) -> Comparison | None:
-    """Return which sampled documents are in another cluster than in a release before.
+    """Return what moved since a release before; listed are documents of the sample.
 
     Parameters
     ----------
@@ -108,57 +118,47 @@ def comparison_of(
     assert subject.release is not None
     if before is None or not before.files:
         return None if now is None else now.comparison
-    ids = sorted(document.id for document in sampled)
-    then = clusters_in(subject.url, assignments_of(before.files), ids)
-    changed = [one for one in sampled if then.get(one.id, one.cluster) != one.cluster]
-    why = _reasons(before)
+    moves = _moves(subject, subject.release, before)
+    ids = pa.array([document.id for document in sampled], pa.string())
+    known = moves.table.filter(pc.is_in(moves.table["doc_id"], value_set=ids)).to_pylist()
+    rows, why = {row["doc_id"]: row for row in known}, _reasons(before)
+    changed = [one for one in sampled if one.id in rows][:MOST_MOVED]
     return Comparison(
         before=before.number,
         after=subject.release.number,
-        n_compared=len(then),
-        n_moved=len(changed),
-        moved=tuple(Moved(one, then[one.id], why(one)) for one in changed[:MOST_MOVED]),
+        n_compared=moves.n_both,
+        n_moved=moves.n_moved,
+        moved=tuple(
+            Moved(one, rows[one.id]["from"], why(one, rows[one.id]["answers"])) for one in changed
+        ),
         names_before=_names_of(subject, before),
     )
 
 
-def clusters_in(url: str, files: Mapping[str, str], ids: list[str]) -> dict[str, int]:
-    """Return the clusters of documents by id, as far as files of assignments have them.
-
-    Parameters
-    ----------
-    url : str
-        The output.
-    files : mapping of str to str
-        Their sha256 by name.
-    ids : list of str
-    """
-    flow = DaskFlow()
-    wanted = flow.share(pa.array(ids, pa.string()))
-    tasks = [flow.lazy(_found, url, file, wanted) for file in sorted(files.items())]
-    if not tasks:
-        return {}
-    clusters: dict[str, int] = flow.compute([tree(flow, _joined, tasks)])[0]
-    return clusters
+def _moves(subject: Subject, release: Release, before: Release) -> _Moves:
+    """Return what moved: as the run recorded it of its parent, else both releases are compared."""
+    data = subject.file_of_release(FILE) if before.run == release.parent else b""
+    if data and subject.record is not None:
+        counts = subject.record.documents
+        return _Moves(decode_parquet(data), counts["all"] - counts["new"], counts["moved"])
+    place = Place(subject.url, {})
+    changed = changes_of(place, assignments_of(before.files), assignments_of(release.files))
+    table = with_reasons(changed.moved, place, before.files, release.files)
+    return _Moves(table, changed.n_both, changed.n_moved)
 
 
-def _found(url: str, file: tuple[str, str], wanted: pa.Array) -> dict[str, int]:
-    return {name: home.cluster for name, home in homes_in(url, file, wanted).items()}
-
-
-def _joined(parts: Sequence[dict[str, int]]) -> dict[str, int]:
-    return {name: cluster for part in parts for name, cluster in part.items()}
-
-
-def _reasons(before: Release) -> Callable[[Text], str]:
+def _reasons(before: Release) -> Callable[[Text, Sequence[str]], str]:
     """Return what says why a document moved, as far as that is known."""
     packs = {name.rpartition("/")[2].partition("-")[0] for name in assignments_of(before.files)}
 
-    def why(document: Text) -> str:
+    def why(document: Text, answers: Sequence[str]) -> str:
+        if answers:
+            more = f" and {len(answers) - 1} more" if len(answers) > 1 else ""
+            return f"a new answer: {excerpt(answers[0], _ANSWER)}{more}"
         if document.pack not in packs:
             return "its file is new or changed"
         if document.held:
-            return "an answer names it"
+            return "answers name it, none of them new"
         return "its clusters changed"
 
     return why

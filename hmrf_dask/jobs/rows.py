@@ -20,6 +20,7 @@ from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.packs import FOLDER as DOCUMENTS
 from hmrf_dask.jobs.packs import Pack, PackRecord, lines_before_of, refuse_rejects, refuse_widths
 from hmrf_dask.jobs.parent import DENSE, MADE_OF, VOCABULARY, Keys, files_of
+from hmrf_dask.jobs.progress import SoFar
 from hmrf_dask.jobs.recipe import Text
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
@@ -60,7 +61,6 @@ from hmrf_dask.text.vectorise import (
 )
 from hmrf_dask.text.vectors import VECTORS, StoredVectors, VectorSource, embed_texts, key_of
 
-SoFar = Callable[[int, int], None]
 Home = list[tuple[str, int]]  # files, and how many documents of each
 AT_ONCE = 512  # packs in one graph, whose end is reported
 NOTHING_COVERED = Coverage()
@@ -150,16 +150,20 @@ def count_documents(
     """Return the counts of all packs; files that are counted already are not read again."""
     flow = DaskFlow()
     counted = count_sources(flow, packs[:AT_ONCE], settings, place)
-    n_files = sum(len(one.files) for one in packs)
+    n_files = _n_files(packs)
     for first in range(AT_ONCE, len(packs), AT_ONCE):
-        so_far(sum(len(one.files) for one in packs[:first]), n_files)
+        so_far(_n_files(packs[:first]), n_files, sum(one.n_texts for one in counted))
         counted += count_more(flow, packs[first : first + AT_ONCE], settings, place)
-    so_far(n_files, n_files)
+    so_far(n_files, n_files, sum(one.n_texts for one in counted))
     url = f"{place.storage.url}/{COUNTS}"
     records = [PackRecord.of(one.record, f"{url}/{one.key}/{COUNTED}") for one in counted]
     if any(one.stop for one in packs):  # it was counted by a run that quarantined them
         refuse_rejects(records)
     return list(map(CountedPack, packs, counted, records))
+
+
+def _n_files(packs: Sequence[Pack]) -> int:
+    return sum(len(pack.files) for pack in packs)
 
 
 def weigh_documents(
@@ -248,9 +252,9 @@ def store_vectors(
     flow, found = DaskFlow(), list[VectorSource]()
     place.storage.make_root()
     for first in range(0, len(packs), AT_ONCE):
-        so_far(first, len(packs))
+        so_far(_n_files(packs[:first]), _n_files(packs))
         tasks = [
-            flow.lazy(embed_texts, pack, embedder, place, task_memory())
+            flow.lazy(embed_texts, pack, embedder, place, task_memory(), dense.column)
             for pack in packs[first : first + AT_ONCE]
         ]
         made = flow.compute(tasks)
@@ -293,7 +297,7 @@ def embed_documents(packs: Sequence[Pack], place: Place, so_far: SoFar) -> JobRo
     flow, found = DaskFlow(), list[Embedded]()
     place.storage.make_root()
     for first in range(0, len(packs), AT_ONCE):
-        so_far(first, len(packs))
+        so_far(_n_files(packs[:first]), _n_files(packs))
         some = packs[first : first + AT_ONCE]
         made = flow.compute([flow.lazy(embed_source, one, place) for one in some])
         tell_remade([one.damage for one in made if one.damage])
@@ -429,13 +433,13 @@ def names_of(ledger: dict[str, Any]) -> set[str]:
     if dense is not None and not dense["identity"]:
         vocabularies.append(None)  # ready embeddings next to words
     made = names_made(packs, {key.counts for key in keys}, vocabularies)
-    return made | (vectors_made(dense["identity"], packs) if dense else set())
+    return made | (vectors_made(Dense(**dense), packs) if dense else set())
 
 
-def vectors_made(identity: str, packs: Iterable[str]) -> set[str]:
+def vectors_made(dense: Dense, packs: Iterable[str]) -> set[str]:
     """Return the folders of the vectors of packs by an embedder; none without one."""
-    folder = f"{VECTORS}/{key_of(identity)}"
-    return {folder, *(f"{folder}/{pack}" for pack in packs)} if identity else set()
+    folder = f"{VECTORS}/{key_of(dense.identity, dense.column)}"
+    return {folder, *(f"{folder}/{pack}" for pack in packs)} if dense.identity else set()
 
 
 def names_made(

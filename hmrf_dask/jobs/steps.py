@@ -48,7 +48,7 @@ from hmrf_dask.jobs.parent import (
     files_of,
 )
 from hmrf_dask.jobs.places import ANSWERS, model_of
-from hmrf_dask.jobs.progress import Tell, Watch
+from hmrf_dask.jobs.progress import Watch
 from hmrf_dask.jobs.quarantine import check_answers, is_too_much
 from hmrf_dask.jobs.recipe import Recipe, Text
 from hmrf_dask.jobs.rows import (
@@ -58,6 +58,7 @@ from hmrf_dask.jobs.rows import (
     settings_of,
 )
 from hmrf_dask.parameters import AUTO, PARAMETERS, SEEDED
+from hmrf_dask.progress import Tell
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.lock import OutputLock
 from hmrf_dask.releases.release import Release, read_file
@@ -276,7 +277,8 @@ class JobRun:
         if embedder is None:
             return Dense("", "", 0, recipe.share)
         model = str(getattr(embedder, "folder", recipe.vectors.model))
-        return Dense(embedder.identity, model, embedder.width, recipe.share)
+        column = recipe.vectors.column
+        return Dense(embedder.identity, model, embedder.width, recipe.share, column)
 
 
 @dataclass(frozen=True)
@@ -302,6 +304,31 @@ class Material:
         if not sources:
             return None, named
         return corpus_of_files(sources, self.corpus.n_features), named
+
+
+def planned_steps(run: JobRun) -> list[str]:
+    """Return the steps that a run will go through, as far as is known before it begins."""
+    fits, embeds = run.inputs.job.mode == "fit", run.inputs.embedder is not None
+    chooses = fits and run.inputs.job.method.n_clusters == AUTO and run.kept_choice is None
+    steps = {
+        "check the last release": run.previous is not None,
+        "read answers": True,
+        "count words": run.counts_words,
+        "read embeddings": (run.dense is not None and not embeds) or not run.counts_words,
+        "embed texts": run.dense is not None and embeds,
+        "weigh words": run.counts_words,
+        "look for ids that come twice": True,
+        "look up answers": True,
+        "choose K": chooses,
+        "fit": fits,
+        "match clusters": fits,
+        "write assignments": True,
+        "choose questions": fits and bool(run.inputs.job.questions),
+        "write the report": True,
+        "publish": True,
+        "write the report page": True,
+    }
+    return [name for name, comes in steps.items() if comes]
 
 
 def check_parent(run: JobRun) -> None:
@@ -428,7 +455,7 @@ def _with_k(run: JobRun, material: Material, answers: Answers) -> tuple[Method, 
     if method.n_clusters != AUTO:
         return method, None
     if chosen is None:
-        with run.watch.step("choose K") as so_far:
+        with run.watch.step("choose K", "numbers") as so_far:
             choice = choose_k(method, material.corpus, answers.used, Span(), so_far)
         warn_of_doubt(choice)
         chosen = ChosenK(

@@ -18,9 +18,12 @@ from hmrf_dask.jobs.former import Documents, find_in
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.parent import Parent
 from hmrf_dask.jobs.prepare import prepare
-from hmrf_dask.jobs.progress import Tell, Watch, nothing
-from hmrf_dask.jobs.steps import JobRun, Material, choose_k, given_answers
+from hmrf_dask.jobs.progress import Watch
+from hmrf_dask.jobs.steps import JobRun, Material, choose_k, given_answers, planned_steps
+from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.releases.lock import held, open_output
+
+TRY = "try numbers of clusters"
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,12 @@ def suggest_for(
 
 
 def _suggested(run: JobRun, span: Span) -> Suggestion:
+    steps = planned_steps(run)
+    run.watch.plan([*steps[: steps.index("look up answers")], TRY])
     given = given_answers(run)
     material = prepare(run)
     answers = _known(given, material)
-    with run.watch.step("try numbers of clusters") as so_far:
+    with run.watch.step(TRY, "numbers") as so_far:
         choice = choose_k(run.inputs.job.method, material.corpus, answers, span, so_far)
     if answers is not None and not choice.n_answers:
         warnings.warn(

@@ -19,7 +19,15 @@ from hmrf_dask.kernels.compiled import (
 )
 from hmrf_dask.kernels.distances import DOUBLE, LARGEST, SMALLEST, Table
 from hmrf_dask.kernels.instructions import prefetch
-from hmrf_dask.kernels.products import LANES, Columns, has_half, layout, side_by_side, store
+from hmrf_dask.kernels.products import (
+    LANES,
+    Columns,
+    aligned,
+    has_half,
+    layout,
+    side_by_side,
+    store,
+)
 from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import FloatArray, RowArray
 
@@ -167,6 +175,24 @@ def approximate_table(
     return table.once(
         "half" if half else "single", lambda: make_approximate_table(table, half=half)
     )
+
+
+def dense_end(table: Table, approximate: ApproximateTable, n_dense: int) -> Columns:
+    """Return the last columns of an approximate table, which several mixed rows are multiplied by.
+
+    Half floats are made wide where these stay in the cache: the same numbers, converted once.
+    """
+    end, vectors = approximate.together.table[-n_dense:], approximate.together.vectors
+
+    def widen() -> Columns:
+        """Return the columns in single precision."""
+        wide = aligned(end.shape, np.float32)
+        wide[...] = end.view(np.float16)
+        return Columns(wide, vectors)
+
+    if end.dtype == np.float32 or 4 * end.size > NEAR:
+        return Columns(end, vectors)
+    return table.once(f"end {n_dense}", widen)
 
 
 SINGLE = 1.0625 * 2.0**-24  # by how much a float32 operation rounds, in sums of up to LONGEST

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hmrf_dask.kernels.compiled import RowArrays, Terms, former, frozen, inner, njit, of_row
+from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
@@ -106,12 +107,30 @@ class Lined(NamedTuple):
     """Rows of several blocks in the order of their clusters, by address: none is copied."""
 
     values: IntArray  # where the entries of a row are
-    indices: IntArray  # where their columns are, 0 where rows are dense
+    indices: IntArray  # where the columns of those are that have an index
     length: IntArray  # the number of entries
+    n_indexed: IntArray  # of those that have an index: the others are of the last columns
     factor: FloatArray  # the row's times the unit, negative where a row goes
     extra: FloatArray
     start: IntArray  # (K + 1,), where the rows of a cluster begin
     sizes: IntArray  # (K,), the entries of its rows, one more a row for its `extra`
+
+
+@inner(inline="always")
+def entries_of(lined: Lined, t: Any) -> Any:
+    """Return the entries of a row in line: values and columns by index, and the last values."""
+    length, n_indexed = lined.length[t], lined.n_indexed[t]
+    row = floats(lined.values[t], length)
+    return row[:n_indexed], integers(lined.indices[t], n_indexed), row[n_indexed:]
+
+
+@inner(inline="always")
+def prefetch_later(lined: Lined, t: Any) -> None:
+    """Have the entries of the row fetched that comes a little after row t."""
+    if t + AHEAD < lined.values.shape[0]:
+        later = t + AHEAD
+        n_indexed = lined.n_indexed[later]
+        prefetch_at(lined.values[later], lined.indices[later], lined.length[later], n_indexed)
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -119,17 +138,17 @@ def _line_up(
     moved: Moved, first_value: int, first_index: int, unit: float, filled: IntArray, lined: Lined
 ) -> None:
     """Put the rows of one block, whose values and indices begin there, where `filled` says."""
-    indptr, moves = moved.rows.indptr, moved.moves
+    indptr, n_dense, moves = moved.rows.indptr, moved.rows.n_dense, moved.moves
     for h in range(moves.start.shape[0] - 1):
         for t in range(moves.start[h], moves.start[h + 1]):
             i = moves.row[t] if moves.row[t] >= 0 else ~moves.row[t]
             signed = unit if moves.row[t] >= 0 else -unit
             at = filled[h]
             filled[h] += 1
-            shift = 4 * np.int64(indptr[i])  # bytes
-            lined.values[at] = first_value + shift
-            lined.indices[at] = first_index + shift if first_index != 0 else 0
-            lined.length[at] = indptr[i + 1] - indptr[i]
+            start, length = np.int64(indptr[i]), np.int64(indptr[i + 1] - indptr[i])
+            lined.values[at] = first_value + 4 * start  # bytes
+            lined.indices[at] = first_index + 4 * (start - i * n_dense)
+            lined.length[at], lined.n_indexed[at] = length, length - n_dense
             lined.factor[at] = of_row(moved.factor, i) * signed
             lined.extra[at] = of_row(moved.extra, i) * signed
 
@@ -138,18 +157,17 @@ def line_up(blocks: Sequence[Moved], unit: float) -> Lined:
     """Return the moves of all blocks by cluster; the blocks must outlive it."""
     start = frozen(reduce(np.add, [block.moves.start for block in blocks]), np.int64)
     sizes = frozen(reduce(np.add, [block.moves.sizes for block in blocks]), np.int64)
-    values, indices, length = np.empty((3, start[-1]), np.int64)
+    values, indices, length, n_indexed = np.empty((4, start[-1]), np.int64)
     factors, extras = np.empty((2, start[-1]))
-    lined = Lined(values, indices, length, factors, extras, start, sizes=sizes)
+    lined = Lined(values, indices, length, n_indexed, factors, extras, start=start, sizes=sizes)
     counts = np.array([np.diff(block.moves.start) for block in blocks]).reshape(-1, len(sizes))
     filled = start[:-1] + np.cumsum(counts, axis=0) - counts  # where each block begins
 
     def work(first: int, last: int) -> None:
         """Put the rows of a range of blocks where they belong."""
         for block, places in zip(blocks[first:last], filled[first:last], strict=True):
-            rows = block.rows
-            first_index = 0 if rows.dense else rows.indices.ctypes.data
-            _line_up(block, rows.values.ctypes.data, first_index, unit, places, lined)
+            firsts = block.rows.values.ctypes.data, block.rows.indices.ctypes.data
+            _line_up(block, *firsts, unit, places, lined)
 
-    over_ranges(work, len(blocks), len(lined) * len(length))
+    over_ranges(work, len(blocks), len(lined) * int(start[-1]))
     return lined

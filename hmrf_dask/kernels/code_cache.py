@@ -37,6 +37,8 @@ _IMPORT = re.compile(
 )
 _SETTLED: dict[str, SettledFlags] = {}
 _MINE: dict[str, int] = {}  # files of turns this process has, by the name of the code
+_COMPILING: dict[str, float] = {}  # when it began, by the name of the code
+_LONGEST = 60.0  # seconds that a kernel takes; the compiler has failed at what takes longer
 WAIT, WAITS = 0.02, 500  # seconds, and how often
 
 
@@ -116,6 +118,8 @@ class KernelCache:
             payload = self._read(name)  # by now, if another process has compiled it
             if payload is not None:
                 _end_turn(name)
+        if payload is None:
+            _COMPILING[name] = time.monotonic()
         return None if payload is None else CompileResult._rebuild(target, *payload)
 
     def _read(self, name: str) -> Any:
@@ -124,9 +128,13 @@ class KernelCache:
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Save compiled code in the first folder that takes it."""
-        if self._stamp is None or result.lifted or result.library.has_dynamic_globals:
+        if self._stamp is None:
             return
-        name, data = self._file_name(signature, result.codegen), dumps(result._reduce())
+        name = self._file_name(signature, result.codegen)
+        _COMPILING.pop(name, None)
+        if result.lifted or result.library.has_dynamic_globals:
+            return
+        data = dumps(result._reduce())
         if any(_write(folder / name, data) for folder in self._folders()):
             self._remove_all_but(self._stamp)
         _end_turn(name)
@@ -150,6 +158,12 @@ class KernelCache:
                     kernel, old, *_ = file.name.rsplit(".", 3)
                     if kernel == self._name and old != stamp:
                         file.unlink(missing_ok=True)  # another process may be faster
+
+
+def compiling() -> bool:
+    """Return whether code is compiled in this process now, which a person waits for."""
+    now = time.monotonic()
+    return any(now - began < _LONGEST for began in [*_COMPILING.values()])
 
 
 def folders(source: Path) -> list[Path]:

@@ -187,18 +187,44 @@ def _form(hint: Any) -> Callable[[Any], Any]:
 
 
 class RowArrays(NamedTuple):
-    """Rows, sparse or dense: entry p of row i is feature p − indptr[i] where they are dense."""
+    """Rows, sparse, dense, or sparse with a dense end: the last features, which every row has.
+
+    Row i has the entries p from indptr[i] to indptr[i + 1]. The last `n_dense` of them are the last
+    features, so entry p is feature p − (indptr[i + 1] − n_features); of the entries before, which
+    dense rows have none of, it is indices[p − i · n_dense].
+    """
 
     values: RowArray  # (n_values,)
-    indices: LabelArray  # (n_values,), or (0,) where rows are dense
+    indices: LabelArray  # (n_values − n_rows · n_dense,), or (0,) where rows are dense
     indptr: LabelArray  # (n_rows + 1,)
     dense: bool
     n_features: int
+    n_dense: int  # all features of dense rows, 0 of sparse ones
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
         return len(self.indptr) - 1
+
+    @property
+    def indexed(self) -> RowArrays:
+        """The same rows with an index for every entry; dense rows as they are.
+
+        Examples
+        --------
+        >>> values, indptr = np.ones(5, np.float32), np.array([0, 2, 5], np.int32)
+        >>> RowArrays(values, np.array([1], np.int32), indptr, False, 4, 2).indexed.indices
+        array([2, 3, 1, 2, 3], dtype=int32)
+        """
+        if self.dense or not self.n_dense:
+            return self
+        ends = (self.indptr[1:, None] + np.arange(-self.n_dense, 0)).reshape(-1)
+        indices, before = np.empty(len(self.values), np.int32), np.ones(len(self.values), np.bool_)
+        before[ends] = False
+        indices[before] = self.indices
+        last = np.arange(self.n_features - self.n_dense, self.n_features, dtype=np.int32)
+        indices[ends] = np.tile(last, self.n_rows)
+        return self._replace(indices=frozen(indices, np.int32), n_dense=0)
 
 
 class Terms(NamedTuple):
@@ -237,6 +263,15 @@ def of_row(term: Any, i: Any) -> Any:
     return term[min(i, term.shape[0] - 1)]
 
 
+@inner(inline="always")
+def feature_of(rows: Any, i: Any, p: Any) -> Any:
+    """Return the feature of entry p of row i; unsigned, which is not counted from the end."""
+    behind = np.int64(rows.indptr[i + 1]) - p
+    if behind <= rows.n_dense:
+        return np.uint32(rows.n_features - behind)
+    return np.uint32(rows.indices[p - i * rows.n_dense])
+
+
 @inner()
 def find(values: LabelArray, value: int) -> int:
     """Return where `value` stands in sorted `values`, -1 when it does not."""
@@ -270,18 +305,18 @@ def instruction(stand_in: Callable[..., Any]) -> Callable[[Callable[..., Any]], 
 # ---- what stands in for instructions
 
 
-def product(dense: bool, lanes: int) -> Callable[..., None]:
+def product(dense: bool, more: bool, lanes: int) -> Callable[..., None]:
     """Return what writes the products of a row with `lanes` × vectors columns of a table."""
 
     def multiply(
-        rows: RowArrays, columns: Any, out: AnyArray, start: int, stop: int, column: int
+        rows: RowArrays, columns: Any, out: AnyArray, span: tuple[int, int, int], column: int
     ) -> None:
         """Write the products of one row, from a column on."""
-        width = lanes * len(columns.vectors)
+        width, (start, stop, offset) = lanes * len(columns.vectors), span
         here = slice(column, column + width)
-        sums = np.zeros(width, out.dtype)
+        sums = out[here].copy() if more else np.zeros(width, out.dtype)
         for place in range(start, stop):
-            feature = place - start if dense else rows.indices[place]
+            feature = place - offset if dense else rows.indices[place - offset]
             sums += columns.table[feature, here] * out.dtype.type(rows.values[place])
         out[here] = sums
 

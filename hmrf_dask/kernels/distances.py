@@ -20,6 +20,7 @@ from hmrf_dask.kernels.by_cluster import members_by_cluster
 from hmrf_dask.kernels.compiled import (
     RowArrays,
     Terms,
+    feature_of,
     former,
     frozen,
     frozen_terms,
@@ -33,6 +34,7 @@ from hmrf_dask.types import FloatArray, LabelArray, Sized
 
 LINKED = -1  # label of a constrained row in its corpus partition: a linked partition holds it
 UNDECIDED = -2  # label of a row that has none yet
+OUT = -3  # OUT − h: label of a row of cluster h that is kept out of its centroid
 DOUBLE = 2.0**-50  # of each float64 operation, or less
 SMALLEST = 2.0**-148  # of a float32 product that underflows
 LARGEST = 2.0**126  # beyond it a float32 product may overflow
@@ -105,13 +107,12 @@ class Table(Sized):
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _moments(rows: RowArrays, weights: FloatArray, out: FloatArray) -> None:
     for i in range(rows.indptr.shape[0] - 1):
-        start = rows.indptr[i]
         squares = 0.0
         total = 0.0
         plain = 0.0
         mass = 0.0
-        for p in range(start, rows.indptr[i + 1]):
-            m = p - start if rows.dense else rows.indices[p]
+        for p in range(rows.indptr[i], rows.indptr[i + 1]):
+            m = feature_of(rows, i, p)
             x = np.float64(rows.values[p])
             weighted = weights[m] * x
             squares += weighted * x
@@ -140,8 +141,8 @@ def _size(row: Any, features: Any, dense: Any, weights: FloatArray, p: Any) -> A
 
 
 @inner(inline="always")
-def row_sizes(row: Any, features: Any, dense: Any, weights: FloatArray) -> Any:
-    """Return Σ a x² and Σ |x| of a row, as four sums at a time: one would wait for itself."""
+def _part_sizes(row: Any, features: Any, dense: Any, weights: FloatArray) -> Any:
+    """Return Σ a x² and Σ |x| of entries, as four sums at a time: one would wait for itself."""
     whole = row.shape[0] & ~3
     a = b = c = d = 0.0
     e = f = g = h = 0.0
@@ -160,12 +161,26 @@ def row_sizes(row: Any, features: Any, dense: Any, weights: FloatArray) -> Any:
     return (a + b) + (c + d), (e + f) + (g + h)
 
 
+@inner(inline="always")
+def row_sizes(row: Any, features: Any, weights: FloatArray) -> Any:
+    """Return Σ a x² and Σ |x| of a row, whose entries beyond `features` are the last ones."""
+    n_indexed = features.shape[0]
+    square, mass = _part_sizes(row[:n_indexed], features, False, weights)
+    n_dense = row.shape[0] - n_indexed
+    if n_dense > 0:
+        last = weights[weights.shape[0] - n_dense :]
+        of_end = _part_sizes(row[n_indexed:], features, True, last)
+        square, mass = square + of_end[0], mass + of_end[1]
+    return square, mass
+
+
 @njit(nogil=True, cache=True, makes_arrays=False)
 def _sizes(rows: RowArrays, weights: FloatArray, out: FloatArray) -> None:
-    values, indices, dense = rows.values, rows.indices, rows.dense
+    n_dense = rows.n_dense
     for i in range(out.shape[1]):
         start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
-        out[0, i], out[1, i] = row_sizes(values[start:stop], indices[start:stop], dense, weights)
+        features = rows.indices[start - i * n_dense : stop - (i + 1) * n_dense]
+        out[0, i], out[1, i] = row_sizes(rows.values[start:stop], features, weights)
 
 
 def sizes(rows: RowArrays, weights: FloatArray) -> FloatArray:
@@ -184,7 +199,7 @@ def _centred(
         squares = 0.0
         present = 0.0
         for p in range(start, stop):
-            m = p - start if rows.dense else rows.indices[p]
+            m = feature_of(rows, i, p)
             away = np.float64(rows.values[p]) - means[i]
             squares += weights[m] * away * away
             present += weights[m]
@@ -226,20 +241,22 @@ def _finish(total: Any, read: Operands, i: int, h: int) -> Any:
 def distance(read: Operands, i: int, h: int) -> Any:
     """Return D(i, h) in float64, summed over the row's entries in their order."""
     rows, _, table = read
-    start = rows.indptr[i]
+    start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
+    middle, offset, last = stop - rows.n_dense, i * rows.n_dense, stop - rows.n_features
     centroid, weights = table.exact[h], table.weights
     total = 0.0
     if not table.squared:
-        for p in range(start, rows.indptr[i + 1]):
-            m = p - start if rows.dense else rows.indices[p]
-            total += np.float64(rows.values[p]) * centroid[m]
+        for p in range(start, middle):
+            total += np.float64(rows.values[p]) * centroid[rows.indices[p - offset]]
+        for p in range(middle, stop):
+            total += np.float64(rows.values[p]) * centroid[p - last]
     elif rows.dense:
-        for p in range(start, rows.indptr[i + 1]):
+        for p in range(start, stop):
             away = np.float64(rows.values[p]) - centroid[p - start]
             total += weights[p - start] * away * away
     else:
-        for p in range(start, rows.indptr[i + 1]):
-            m = rows.indices[p]
+        for p in range(start, stop):
+            m = feature_of(rows, i, p)
             x = np.float64(rows.values[p])
             total += weights[m] * x * (x - 2.0 * centroid[m])
     return _finish(total, read, i, h)
@@ -256,8 +273,7 @@ def _own(read: Operands, labels: LabelArray, order: LabelArray, out: FloatArray)
     out[:] = 0.0
     for place in range(order.shape[0]):
         if place + AHEAD < order.shape[0]:
-            later = order[place + AHEAD]
-            prefetch_row(rows.values, rows.indices, rows.indptr, later)
+            prefetch_row(rows, order[place + AHEAD])
         own = np.int64(order[place])
         out[own] = distance(read, own, np.int64(labels[own]))
 
@@ -282,10 +298,9 @@ def _all_squares(
     rows: RowArrays, weights: FloatArray, columns: FloatArray, i: int, sums: FloatArray
 ) -> None:
     """Write the sums over the entries of one row, term by term those of `distance`."""
-    start = rows.indptr[i]
     sums[:] = 0.0
-    for p in range(start, rows.indptr[i + 1]):
-        m = p - start if rows.dense else rows.indices[p]
+    for p in range(rows.indptr[i], rows.indptr[i + 1]):
+        m = feature_of(rows, i, p)
         x = np.float64(rows.values[p])
         column = columns[m]
         if rows.dense:

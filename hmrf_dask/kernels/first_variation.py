@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, former, frozen, inner, njit
+from hmrf_dask.kernels.compiled import RowArrays, feature_of, former, frozen, inner, njit
 from hmrf_dask.kernels.threads import over_ranges
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
@@ -143,10 +143,9 @@ def _summands(
     filled = 0
     for i in range(factor.shape[0]):
         start[i] = filled
-        first = rows.indptr[i]
         scaled = factor[i] * unit
-        for p in range(first, rows.indptr[i + 1]):
-            m = p - first if rows.dense else rows.indices[p]
+        for p in range(rows.indptr[i], rows.indptr[i + 1]):
+            m = feature_of(rows, i, p)
             column[filled] = m
             entry[filled] = np.int64(np.rint(scaled * features[m] * rows.values[p]))
             filled += 1

@@ -16,10 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.by_cluster import Lined, Moved, members_by_cluster, moved_rows
-from hmrf_dask.kernels.compiled import RowArrays, Terms, former, frozen, inner, njit
+from hmrf_dask.kernels.by_cluster import (
+    Lined,
+    Moved,
+    entries_of,
+    members_by_cluster,
+    moved_rows,
+    prefetch_later,
+)
+from hmrf_dask.kernels.compiled import RowArrays, Terms, feature_of, former, frozen, inner, njit
 from hmrf_dask.kernels.distances import Table
-from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.means import LANES, squared_length
 from hmrf_dask.kernels.pairs import Side
 from hmrf_dask.kernels.threads import over_ranges
@@ -30,13 +36,10 @@ Compressed = tuple[AnyArray, AnyArray, AnyArray]
 
 
 @inner(inline="always")
-def _product(row: FloatArray, features: Any, direction: Any) -> Any:
-    """Return row · direction, as four sums at a time: one alone would wait for itself.
-
-    No `features`: the row is dense.
-    """
+def _product(row: FloatArray, features: Any, direction: Any, dense: Any) -> Any:
+    """Return row · direction, as four sums at a time: one alone would wait for itself."""
     a = b = c = d = 0.0
-    whole, dense = row.shape[0] & ~3, features.shape[0] == 0
+    whole = row.shape[0] & ~3
     for p in range(0, whole, 4):
         if dense:
             a += row[p] * direction[p]
@@ -54,20 +57,17 @@ def _product(row: FloatArray, features: Any, direction: Any) -> Any:
 
 
 @inner(inline="always")
-def _add_squares(
-    row: FloatArray, features: Any, factor: Any, extra: Any, coefficient: Any, out: Any
-) -> None:
+def _add_squares(entries: Any, factor: Any, extra: Any, coefficient: Any, out: Any) -> None:
     """Add c x (x + 2e) of each entry and c e², x scaled by the row's factor."""
-    twice = 2.0 * extra
-    if features.shape[0] == 0:
-        for m in range(row.shape[0]):
-            x = factor * row[m]
-            out[m] += np.int64(np.rint(coefficient * (x * (x + twice))))
-    else:
-        for p in range(row.shape[0]):
-            x = factor * row[p]
-            out[np.uint32(features[p])] += np.int64(np.rint(coefficient * (x * (x + twice))))
-    out[out.shape[0] - 1] += np.int64(np.rint(coefficient * (extra * extra)))
+    (row, features, end), twice, last = entries, 2.0 * extra, out.shape[0] - 1
+    for p in range(row.shape[0]):
+        x = factor * row[p]
+        out[np.uint32(features[p])] += np.int64(np.rint(coefficient * (x * (x + twice))))
+    first = last - end.shape[0]
+    for m in range(end.shape[0]):
+        x = factor * end[m]
+        out[first + m] += np.int64(np.rint(coefficient * (x * (x + twice))))
+    out[last] += np.int64(np.rint(coefficient * (extra * extra)))
 
 
 class Similarities(NamedTuple):
@@ -87,7 +87,7 @@ _make_similarities = former(Similarities)
 def _squares_in_line(
     lined: Lined, similarities: Similarities, unit: float, first: int, last: int, out: IntArray
 ) -> None:
-    values, indices, length, factor, extra, start, _ = lined
+    factor, extra, start = lined.factor, lined.extra, lined.start
     exact, shifts, overall, overall_extra, strength = similarities
     width = exact.shape[1]
     direction = np.empty(width)  # the cluster's: it stays in the cache for its rows
@@ -99,14 +99,14 @@ def _squares_in_line(
             direction[m] = own[m] - strength * overall[m]
         constant = shifts[h] - strength * overall_extra
         for t in range(start[h], start[h + 1]):
-            if t + AHEAD < values.shape[0]:
-                later = t + AHEAD
-                prefetch_at(values[later], indices[later], length[later])
-            n_features = length[t] if indices[t] != 0 else 0
-            row, features = floats(values[t], length[t]), integers(indices[t], n_features)
+            prefetch_later(lined, t)
+            row, features, end = entries_of(lined, t)
             f, e = factor[t], extra[t]
-            near = f * _product(row, features, direction) + e * constant
-            _add_squares(row, features, f, e, near * unit, out)
+            along = _product(row, features, direction, False)
+            if end.shape[0] > 0:
+                along += _product(end, features, direction[width - end.shape[0] :], True)
+            near = f * along + e * constant
+            _add_squares((row, features, end), f, e, near * unit, out)
 
 
 def rows_by_cluster(
@@ -205,9 +205,8 @@ def squares_by_length(sums: IntArray, roots: FloatArray) -> FloatArray:
 @njit(nogil=True, cache=True)
 def _feature_squares(rows: RowArrays, units: FloatArray, out: IntArray) -> None:
     for i in range(rows.indptr.shape[0] - 1):
-        start = rows.indptr[i]
-        for p in range(start, rows.indptr[i + 1]):
-            m = p - start if rows.dense else rows.indices[p]
+        for p in range(rows.indptr[i], rows.indptr[i + 1]):
+            m = feature_of(rows, i, p)
             x = np.float64(rows.values[p])
             out[m] += np.int64(np.rint(x * x * units[m]))
 
@@ -237,7 +236,7 @@ def _member_products(
         for at in range(start[t], start[t + 1]):
             i = member[at]
             row = values[indptr[i] : indptr[i + 1]]
-            along = _product(row, indices[indptr[i] : indptr[i + 1]], scratch)
+            along = _product(row, indices[indptr[i] : indptr[i + 1]], scratch, rows.dense)
             out[at] = rows.factor[i] * along - rows.extra[i] * centring
         for p in span:
             if features[p] < roots.shape[0]:

@@ -37,15 +37,25 @@ def prefetch(typing: Any, array: Any, index: Any) -> Any:
 
 
 @inner(inline="always")
-def prefetch_row(values: Any, indices: Any, indptr: Any, row: Any) -> None:
+def prefetch_row(rows: Any, row: Any) -> None:
     """Have the entries of a row fetched; changes nothing else."""
-    first = indptr[row]
-    sparse = indices.shape[0] > 0
-    last = indptr[row + 1] + _NUMBERS - 1
-    for p in range(first, last if last < first + _MOST else first + _MOST, _NUMBERS):
-        prefetch(values, p)
-        if sparse:
-            prefetch(indices, p)
+    first, stop, n_dense = np.int64(rows.indptr[row]), np.int64(rows.indptr[row + 1]), rows.n_dense
+    offset = np.int64(row) * n_dense
+    for p in range(first, min(stop, first + _MOST) + _NUMBERS - 1, _NUMBERS):
+        prefetch(rows.values, p)
+    if not rows.dense:
+        for p in range(first, min(stop - n_dense, first + _MOST) + _NUMBERS - 1, _NUMBERS):
+            prefetch(rows.indices, p - offset)
+
+
+@inner(inline="always")
+def prefetch_part(rows: Any, row: Any, of_end: Any) -> None:
+    """Have the dense end of a mixed row fetched, or the values before it."""
+    start, stop = np.int64(rows.indptr[row]), np.int64(rows.indptr[row + 1])
+    middle = stop - rows.n_dense
+    start, stop = (middle, stop) if of_end else (start, middle)
+    for p in range(start, stop + _NUMBERS - 1, _NUMBERS):
+        prefetch(rows.values, p)
 
 
 def _view(name: str) -> Any:
@@ -81,14 +91,14 @@ floats, integers = _view("float32"), _view("int32")
 
 
 @inner(inline="always")
-def prefetch_at(values: Any, indices: Any, length: Any) -> None:
-    """Have the entries of a row fetched, by their addresses; no indices: 0."""
-    stop = np.int64(length) + _NUMBERS - 1
-    stop = stop if stop < _MOST else np.int64(_MOST)
+def prefetch_at(values: Any, indices: Any, length: Any, n_indices: Any) -> None:
+    """Have the entries of a row fetched, by their addresses."""
+    stop = min(np.int64(length) + _NUMBERS - 1, np.int64(_MOST))
     numbers = floats(values, stop)
     for p in range(0, stop, _NUMBERS):
         prefetch(numbers, p)
-    if indices != 0:
+    if n_indices > 0:
+        stop = min(np.int64(n_indices) + _NUMBERS - 1, np.int64(_MOST))
         features = integers(indices, stop)
         for p in range(0, stop, _NUMBERS):
             prefetch(features, p)

@@ -10,7 +10,12 @@ from llvmlite import ir
 from numba import types
 
 from hmrf_dask.kernels import compiled
-from hmrf_dask.kernels.approximate import RoundingBounds, RowScaling, approximate_table
+from hmrf_dask.kernels.approximate import (
+    RoundingBounds,
+    RowScaling,
+    approximate_table,
+    dense_end,
+)
 from hmrf_dask.kernels.compiled import (
     RowArrays,
     Terms,
@@ -24,13 +29,12 @@ from hmrf_dask.kernels.compiled import (
 from hmrf_dask.kernels.distances import Operands, Table, distance
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds, rows_to_compare
-from hmrf_dask.kernels.instructions import prefetch, prefetch_row
+from hmrf_dask.kernels.instructions import prefetch_part, prefetch_row
 from hmrf_dask.kernels.products import (
     LANES,
     Columns,
     aligned,
-    dense_end,
-    multiply_entries,
+    multiply_indexed,
     multiply_row,
     multiply_rows,
     rows_together,
@@ -41,6 +45,7 @@ from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
 _INDEX, _LANE = ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _INFINITE = ir.Constant(_VECTOR, [float("inf")] * LANES)
+IN_TURN = 32  # mixed rows whose ends are multiplied before their other entries
 MARGIN = 2.0**-18  # more than float32 rounds off scores that are made smaller
 
 
@@ -246,7 +251,7 @@ def _nearest(
     for t in range(todo.shape[0]):
         i = np.int64(todo[t])
         if t + 1 < todo.shape[0] and todo[t + 1] > i + 1:  # else the machine itself fetches it
-            prefetch_row(rows.values, rows.indices, rows.indptr, np.int64(todo[t + 1]))
+            prefetch_row(rows, todo[t + 1])
         if scoring.rows.slack[i] < np.inf:
             multiply_row(rows, i, scoring.columns, scores)
         _choose(read, scoring, i, labels[i], scores, out)
@@ -271,7 +276,7 @@ def _nearest_dense(
         for r in range(n_rows):  # at the end the last row again
             starts[r] = rows.indptr[todo[first + min(r, count - 1)]]
         for t in range(first + count, min(first + count + n_rows, todo.shape[0])):
-            prefetch_row(rows.values, rows.indices, rows.indptr, np.int64(todo[t]))
+            prefetch_row(rows, todo[t])
         multiply_rows(rows, starts, scoring.columns, scores)
         for r in range(count):
             i = np.int64(todo[first + r])
@@ -281,10 +286,23 @@ def _nearest_dense(
 
 
 class DenseEnd(NamedTuple):
-    """The last columns, where most rows have all of them; buffer for where each row's begin."""
+    """The last columns, which all rows have; buffer for where each row's begin."""
 
     columns: Columns
     starts: IntArray
+
+
+@inner(inline="always")
+def _multiply_ends(rows: RowArrays, chosen: LabelArray, end: DenseEnd, scores: RowArray) -> None:
+    """Write the products of the dense ends of some rows, as many at a time as have `starts`."""
+    together = end.starts.shape[0]
+    for first in range(0, chosen.shape[0], together):
+        for r in range(together):  # at the end the last row again
+            i = chosen[min(first + r, chosen.shape[0] - 1)]
+            end.starts[r] = np.int64(rows.indptr[i + 1]) - rows.n_dense
+        for t in range(first + together, min(first + 2 * together, chosen.shape[0])):
+            prefetch_part(rows, chosen[t], True)
+        multiply_rows(rows, end.starts, end.columns, scores[first : first + together])
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -299,31 +317,20 @@ def _nearest_mixed(
 ) -> None:
     """Do the same for rows that are sparse but for the last columns, those of `end`.
 
-    Several rows are multiplied with these together; the last of `scores` are of the entries before.
+    Many rows in turn are multiplied with these and with the others, whose table would else be taken
+    out of the cache for each; the last of `scores` are of the entries before.
     """
     rows, n_rows, before = read.rows, scores.shape[0] - 1, scores[scores.shape[0] - 1]
-    n_end, starts = end.columns.table.shape[0], end.starts
-    first_column = rows.n_features - n_end
     for first in range(0, todo.shape[0], n_rows):
         count = min(n_rows, todo.shape[0] - first)
-        for r in range(n_rows):  # a row that has fewer entries is multiplied again
-            i = todo[first + min(r, count - 1)]
-            starts[r] = max(np.int64(rows.indptr[i + 1]) - n_end, 0)
-        for t in range(first + count, min(first + count + n_rows, todo.shape[0])):
-            i = np.int64(todo[t])
-            start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
-            for p in range(start, stop, LANES):
-                prefetch(rows.values, p)
-            for p in range(start, stop - n_end, LANES):
-                prefetch(rows.indices, p)
-        multiply_rows(rows, starts, end.columns, scores)
+        _multiply_ends(rows, todo[first : first + count], end, scores)
         for r in range(count):
             i = np.int64(todo[first + r])
-            start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
-            whole = stop - n_end >= start and rows.indices[stop - n_end] == first_column
-            multiply_entries(rows, start, stop - n_end if whole else stop, scoring.columns, before)
+            if r + 1 < count:
+                prefetch_part(rows, todo[first + r + 1], False)
+            multiply_indexed(rows, i, scoring.columns, before)
             for h in range(before.shape[0]):
-                scores[r, h] = before[h] + (scores[r, h] if whole else np.float32(0.0))
+                scores[r, h] += before[h]
             _choose(read, scoring, i, labels[i], scores[r], out)
     if out.change.shape[0] > 0:
         carry(out.change)
@@ -374,10 +381,10 @@ def nearest(
         together = rows_together(len(columns.vectors))
         scores, starts = aligned((together, width), np.float32), np.empty(together, np.int64)
         _nearest_dense(read, scoring, *kept, starts, scores, found)
-    elif n_end := dense_end(rows):
-        dense = Columns(approximate.together.table[-n_end:], approximate.together.vectors)
+    elif rows.n_dense:
+        dense = dense_end(table, approximate, rows.n_dense)
         together = rows_together(len(dense.vectors))
-        scores = aligned((together + 1, width), np.float32)
+        scores = aligned((IN_TURN // together * together + 1, width), np.float32)
         end = DenseEnd(dense, np.empty(together, np.int64))
         _nearest_mixed(read, scoring, end, *kept, scores, found)
     else:

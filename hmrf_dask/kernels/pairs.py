@@ -78,6 +78,7 @@ class _FixedPoint(NamedTuple):
 
 def side(rows: RowArrays, terms: Terms) -> Side:
     """Return rows and their terms as pair kernels read them."""
+    rows = rows.indexed
     own = (spread(term, rows.n_rows) for term in (terms.factor, terms.extra))
     factors = (frozen(term, np.float64) for term in own)
     return Side(rows.values, rows.indices, rows.indptr, rows.dense, *factors)

@@ -22,7 +22,7 @@ from llvmlite import ir
 from numba import types
 
 from hmrf_dask.kernels import compiled
-from hmrf_dask.kernels.compiled import COMPILED, RowArrays, cpu_features, inner, instruction
+from hmrf_dask.kernels.compiled import COMPILED, cpu_features, inner, instruction
 from hmrf_dask.kernels.threads import LINE, buffer
 from hmrf_dask.types import AnyArray
 
@@ -97,29 +97,6 @@ def rows_together(n_vectors: int) -> int:
     return max(fitting, default=1)
 
 
-TRIED = 16  # rows that show whether the last columns are dense
-
-
-def dense_end(rows: RowArrays) -> int:
-    """Return how many of the last columns most sparse rows have all of; 0 where these are few.
-
-    Rows of words and an embedding have it whole. It decides no bits: where the few rows that are
-    tried mislead, others take longer.
-
-    Examples
-    --------
-    >>> indices, indptr = np.array([0, *range(4, 24), *range(4, 24)]), np.array([0, 21, 41])
-    >>> dense_end(RowArrays(np.ones(41, np.float32), indices, indptr, False, 24))
-    20
-    """
-    ends = []
-    for i in range(min(TRIED, rows.n_rows)):
-        features = rows.indices[rows.indptr[i] : rows.indptr[i + 1]][::-1]
-        ends.append(np.count_nonzero(features == rows.n_features - 1 - np.arange(len(features))))
-    common = sorted(ends)[len(ends) // 2] if ends and not rows.dense else 0
-    return int(common) if common >= LANES else 0
-
-
 def aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
     """Return an array of zeros that begins at a line of the cache."""
     array = buffer(shape, dtype)
@@ -136,7 +113,10 @@ def spread(builder: Any, value: Any) -> Any:
 
 
 class _Pass:
-    """The code of one pass over the entries of a row: `n_vectors` of the columns from `column`."""
+    """The code of one pass over entries of a row: `n_vectors` of the columns from `column`.
+
+    Entry p is feature p − offset of dense entries, that of the index p − offset of others.
+    """
 
     def __init__(self, builder: Any, bits: tuple[int, int], n_vectors: int, dense: bool) -> None:
         self.builder, self.n_vectors, self.dense = builder, n_vectors, dense
@@ -168,11 +148,12 @@ class _Pass:
         """Add what one entry adds to the sums."""
         builder = self.builder
         values, indices, table, _ = pointers
-        start, _, width, column, last = numbers
+        _, _, offset, width, column, last = numbers
 
         def feature(at: Any) -> Any:
             """Return where the table has the numbers of an entry's feature."""
-            index = builder.zext(builder.load(builder.gep(indices, [at])), _INDEX)
+            place = builder.gep(indices, [builder.sub(at, offset)])
+            index = builder.zext(builder.load(place), _INDEX)
             return builder.add(builder.mul(index, width), column)
 
         value = builder.load(builder.gep(values, [place]))
@@ -180,7 +161,7 @@ class _Pass:
             value = builder.fpext(value, self.real)
         factor = spread(builder, value)
         if self.dense:  # the machine sees what comes next
-            first = builder.add(builder.mul(builder.sub(place, start), width), column)
+            first = builder.add(builder.mul(builder.sub(place, offset), width), column)
         else:
             first = feature(place)
             ahead = builder.add(place, ir.Constant(_INDEX, AHEAD))
@@ -195,14 +176,28 @@ class _Pass:
             for total, product in zip(sums, products, strict=True)
         ]
 
-    def emit(self, pointers: list[Any], numbers: list[Any]) -> None:
-        """Emit the loop over the entries, the accumulators as phi nodes, and the stores."""
+    def _sums(self, out: Any, column: Any) -> list[Any]:
+        """Return where the vectors of sums are."""
+        builder, kind = self.builder, self.vector.as_pointer()
+        places = (
+            builder.add(column, ir.Constant(_INDEX, LANES * one)) for one in range(self.n_vectors)
+        )
+        return [builder.bitcast(builder.gep(out, [place]), kind) for place in places]
+
+    def emit(self, pointers: list[Any], numbers: list[Any], *, more: bool) -> None:
+        """Emit the loop over the entries, the accumulators as phi nodes, and the stores.
+
+        With `more`, sums begin with what is there.
+        """
         builder = self.builder
-        start, stop, _, column, _ = numbers
+        start, stop, _, _, column, _ = numbers
+        targets = self._sums(pointers[3], column)
+        zero = ir.Constant(self.vector, [0.0] * LANES)
+        firsts = [builder.load(one, align=4) if more else zero for one in targets]
+        firsts = [*[zero] * self.chains[0], *firsts]
         before = builder.block
         loop = builder.append_basic_block("entries")
         done = builder.append_basic_block("done")
-        zero = ir.Constant(self.vector, [0.0] * LANES)
         builder.cbranch(builder.icmp_signed("<", start, stop), loop, done)
         builder.position_at_end(loop)
         place = builder.phi(_INDEX)
@@ -212,38 +207,39 @@ class _Pass:
             after = [*sums, *after]
         following = builder.add(place, ir.Constant(_INDEX, 1))
         builder.cbranch(builder.icmp_signed("<", following, stop), loop, done)
-        nodes, firsts = [place, *resting, *sums], [start, *[zero] * sum(self.chains)]
-        for node, first, again in zip(nodes, firsts, [following, *after], strict=True):
+        nodes, starts = [place, *resting, *sums], [start, *firsts]
+        for node, first, again in zip(nodes, starts, [following, *after], strict=True):
             node.add_incoming(first, before)
             node.add_incoming(again, loop)
         builder.position_at_end(done)
         results = [builder.phi(self.vector) for _ in after]
-        for result, total in zip(results, after, strict=True):
-            result.add_incoming(zero, before)
+        for result, first, total in zip(results, firsts, after, strict=True):
+            result.add_incoming(first, before)
             result.add_incoming(total, loop)
         if resting:
             chains = results[: self.n_vectors], results[self.n_vectors :]
             results = list(map(builder.fadd, *chains))
-        for number, result in enumerate(results):
-            at = builder.add(column, ir.Constant(_INDEX, LANES * number))
-            target = builder.bitcast(builder.gep(pointers[3], [at]), self.vector.as_pointer())
+        for result, target in zip(results, targets, strict=True):
             builder.store(result, target, align=4)
 
 
-def _product(dense: bool) -> Any:
-    """Return the function that multiplies a row with those columns that fit into registers."""
+def _product(*, dense: bool, more: bool = False) -> Any:
+    """Return the function that multiplies entries of a row with columns that fit into registers.
 
-    @instruction(compiled.product(dense, LANES))
-    def product(
-        typing: Any, rows: Any, columns: Any, out: Any, start: Any, stop: Any, column: Any
-    ) -> Any:
+    They are those of a `span`: the first, the end, and the offset of `_Pass`. `more`: products are
+    added to what is there.
+    """
+
+    @instruction(compiled.product(dense, more, LANES))
+    def product(typing: Any, rows: Any, columns: Any, out: Any, span: Any, column: Any) -> Any:
         """Multiply the entries of a row with as many columns as fit."""
-        signature = types.void(rows, columns, out, types.int64, types.int64, types.int64)
+        signature = types.void(rows, columns, out, types.UniTuple(types.int64, 3), types.int64)
         (values, indices, *_), (table, vectors) = rows.types, columns.types
 
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             """Emit the loop over the entries of the row."""
-            rows, columns, sums, start, stop, column = arguments
+            rows, columns, sums, span, column = arguments
+            start, stop, offset = (builder.extract_value(span, place) for place in range(3))
             fields = ((rows, 0), (rows, 1), (columns, 0))
             read = [*(builder.extract_value(value, place) for value, place in fields), sums]
             arrays = [
@@ -251,12 +247,12 @@ def _product(dense: bool) -> Any:
                 for kind, value in zip((values, indices, table, out), read, strict=True)
             ]
             width = builder.extract_value(arrays[2].shape, 1)
-            last = builder.extract_value(arrays[1].shape, 0)
+            last = builder.add(builder.extract_value(arrays[1].shape, 0), offset)
             bits = (table.dtype.bitwidth, out.dtype.bitwidth)
             code_of = _Pass(builder, bits, len(vectors), dense)
             pointers = [array.data for array in arrays]
             pointers[2] = builder.bitcast(pointers[2], code_of.stored.as_pointer())
-            code_of.emit(pointers, [start, stop, width, column, last])
+            code_of.emit(pointers, [start, stop, offset, width, column, last], more=more)
             return context.get_dummy_value()
 
         return signature, code
@@ -265,6 +261,7 @@ def _product(dense: bool) -> Any:
 
 
 _sparse_product, _dense_product = _product(dense=False), _product(dense=True)
+_end_product = _product(dense=True, more=True)
 
 
 class _Together:
@@ -372,21 +369,28 @@ def multiply_rows(rows: Any, starts: Any, columns: Any, out: Any) -> None:
 
 
 @inner(inline="always")
-def multiply_entries(rows: Any, start: Any, stop: Any, columns: Any, out: Any) -> None:
-    """Write the products of some entries of a sparse row with all columns."""
+def multiply_indexed(rows: Any, row: Any, columns: Any, out: Any) -> None:
+    """Write the products of one row, but for its dense end, with all columns."""
+    start, stop = np.int64(rows.indptr[row]), np.int64(rows.indptr[row + 1])
+    span = start, stop - rows.n_dense, np.int64(row) * rows.n_dense
     for column in range(0, columns.table.shape[1], LANES * len(columns.vectors)):
-        _sparse_product(rows, columns, out, start, stop, column)
+        _sparse_product(rows, columns, out, span, column)
 
 
 @inner(inline="always")
 def multiply_row(rows: Any, row: Any, columns: Any, out: Any) -> None:
     """Write the products of one row with all columns, float32 or float64 as `out` is."""
-    start, stop = np.int64(rows.indptr[row]), np.int64(rows.indptr[row + 1])
+    stop = np.int64(rows.indptr[row + 1])
+    end = stop - rows.n_dense, stop, stop - rows.n_features
+    if not rows.dense:
+        multiply_indexed(rows, row, columns, out)
+        if rows.n_dense == 0:
+            return
     for column in range(0, columns.table.shape[1], LANES * len(columns.vectors)):
         if rows.dense:
-            _dense_product(rows, columns, out, start, stop, column)
+            _dense_product(rows, columns, out, end, column)
         else:
-            _sparse_product(rows, columns, out, start, stop, column)
+            _end_product(rows, columns, out, end, column)
 
 
 @instruction(compiled.store)

@@ -12,13 +12,15 @@ from hmrf_dask.kernels.by_cluster import (
     Lined,
     Moved,
     Moves,
+    entries_of,
     line_up,
     members_by_cluster,
     moved_rows,
+    prefetch_later,
 )
 from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, inner, njit
 from hmrf_dask.kernels.distances import row_sizes
-from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
+from hmrf_dask.kernels.instructions import floats
 from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
 
@@ -63,15 +65,15 @@ def gather(blocks: Sequence[Moved]) -> Gathered:
 
 
 @inner(inline="always")
-def _add_scaled(row: FloatArray, features: Any, scaled: Any, metric: FloatArray, out: Any) -> None:
+def _add_scaled(entries: Any, scaled: Any, metric: FloatArray, out: Any) -> None:
     """Add a row's rounded summands, the roots of the weights in the metric's second column."""
-    if features.shape[0] == 0:
-        for m in range(row.shape[0]):
-            out[m] += np.int64(np.rint(scaled * metric[m, 1] * row[m]))
-    else:
-        for p in range(row.shape[0]):
-            feature = np.uint32(features[p])
-            out[feature] += np.int64(np.rint(scaled * metric[feature, 1] * row[p]))
+    row, features, end = entries
+    for p in range(row.shape[0]):
+        feature = np.uint32(features[p])
+        out[feature] += np.int64(np.rint(scaled * metric[feature, 1] * row[p]))
+    first = metric.shape[0] - end.shape[0]
+    for m in range(end.shape[0]):
+        out[first + m] += np.int64(np.rint(scaled * metric[first + m, 1] * end[m]))
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
@@ -92,17 +94,14 @@ def _reweigh(
         if summed:
             target[:] = 0
         for t in range(lined.start[h], lined.start[h + 1]):
-            if t + AHEAD < lined.values.shape[0]:
-                later = t + AHEAD
-                prefetch_at(lined.values[later], lined.indices[later], lined.length[later])
-            dense, length = lined.indices[t] == 0, lined.length[t]
-            row = floats(lined.values[t], length)
-            features = integers(lined.indices[t], 0 if dense else length)
-            square, mass = row_sizes(row, features, dense, weights)
+            prefetch_later(lined, t)
+            entries = entries_of(lined, t)
+            row = floats(lined.values[t], lined.length[t])
+            square, mass = row_sizes(row, entries[1], weights)
             sizes[0, number[t]] = square
             sizes[1, number[t]] = mass
             if summed and square > 0.0:
-                _add_scaled(row, features, 1.0 / math.sqrt(square) * unit, metric, target)
+                _add_scaled(entries, 1.0 / math.sqrt(square) * unit, metric, target)
 
 
 def reweigh(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hmrf_dask.kernels.compiled import RowArrays, njit
+from hmrf_dask.kernels.compiled import RowArrays, feature_of, njit
 from hmrf_dask.kernels.products import Columns, aligned, layout, multiply_row
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.types import FloatArray, IntArray, RowArray, Sized
@@ -72,9 +72,8 @@ def _add_sketch(
         scaled[last] = constant
         for c in range(out.shape[1]):
             scaled[c] *= unit
-        start = np.int64(rows.indptr[i])
-        for p in range(start, np.int64(rows.indptr[i + 1])):
-            m = p - start if rows.dense else np.int64(rows.indices[p])
+        for p in range(np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])):
+            m = feature_of(rows, i, p)
             x = np.float64(rows.values[p])
             target = out[m]
             # Two loops that vectors can do: machines convert few floats to integers at a time.

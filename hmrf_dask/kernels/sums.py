@@ -9,9 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hmrf_dask.kernels.by_cluster import Lined, Moved, line_up, moved_rows, moves_by_cluster
+from hmrf_dask.kernels.by_cluster import (
+    Lined,
+    Moved,
+    entries_of,
+    line_up,
+    moved_rows,
+    moves_by_cluster,
+    prefetch_later,
+)
 from hmrf_dask.kernels.compiled import RowArrays, Terms, frozen, frozen_terms, inner, njit, of_row
-from hmrf_dask.kernels.instructions import AHEAD, floats, integers, prefetch_at
 from hmrf_dask.kernels.threads import buffer, over_ranges
 from hmrf_dask.types import FloatArray, IntArray, LabelArray, Sized
 
@@ -47,31 +54,20 @@ def _add_row(lined: Lined, t: Any, features: FloatArray, out: Any) -> None:
 
     Unsigned indices spare the question whether one is counted from the end.
     """
-    length, scaled = lined.length[t], lined.factor[t]
-    row = floats(lined.values[t], length)
-    plain = features.shape[0] == 0
-    out[out.shape[0] - 1] += np.int64(np.rint(lined.extra[t]))
-    if lined.indices[t] == 0:
-        for m in range(length):
-            factor = scaled if plain else scaled * features[m]
-            out[m] += np.int64(np.rint(factor * row[m]))
-        return
-    columns = integers(lined.indices[t], length)
+    scaled, plain, last = lined.factor[t], features.shape[0] == 0, out.shape[0] - 1
+    row, columns, end = entries_of(lined, t)
+    out[last] += np.int64(np.rint(lined.extra[t]))
     if plain:
-        for p in range(length):
+        for p in range(row.shape[0]):
             out[np.uint32(columns[p])] += np.int64(np.rint(scaled * row[p]))
     else:
-        for p in range(length):
+        for p in range(row.shape[0]):
             feature = np.uint32(columns[p])
             out[feature] += np.int64(np.rint(scaled * features[feature] * row[p]))
-
-
-@inner(inline="always")
-def _prefetch(lined: Lined, t: Any) -> None:
-    """Have the entries of the row fetched that comes a little after row t."""
-    if t + AHEAD < lined.values.shape[0]:
-        later = t + AHEAD
-        prefetch_at(lined.values[later], lined.indices[later], lined.length[later])
+    first = last - end.shape[0]
+    for m in range(end.shape[0]):
+        factor = scaled if plain else scaled * features[first + m]
+        out[first + m] += np.int64(np.rint(factor * end[m]))
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)
@@ -83,7 +79,7 @@ def _scatter(
         gathered = GATHERED * lined.sizes[h] >= columns  # spares a cache miss for each line
         target = aside if gathered else out[h]
         for t in range(lined.start[h], lined.start[h + 1]):
-            _prefetch(lined, t)
+            prefetch_later(lined, t)
             _add_row(lined, t, features, target)
         if gathered:
             whole = out[h]
@@ -160,18 +156,28 @@ class Entries(NamedTuple):
 
 @inner(inline="always")
 def _write_row(
-    lined: Lined, t: Any, features: FloatArray, base: Any, filled: IntArray, out: Any
+    lined: Lined, t: Any, features: FloatArray, ends: Any, filled: IntArray, out: Any
 ) -> None:
-    """Write a row's rounded summands as entries from `filled` on."""
-    length, scaled, indices = lined.length[t], lined.factor[t], lined.indices[t]
-    row, columns = floats(lined.values[t], length), integers(indices, length)
-    plain, dense = features.shape[0] == 0, indices == 0
+    """Write a row's rounded summands as entries from `filled` on.
+
+    The place of its first column and that of its `extra` are `ends`.
+    """
+    (base, last), scaled, plain = ends, lined.factor[t], features.shape[0] == 0
+    row, columns, end = entries_of(lined, t)
     places, values = out.places, out.values
-    for p in range(length):
-        m = np.uint32(p if dense else columns[p])
-        factor = scaled if plain else scaled * features[m]
-        places[filled + p] = base + np.int64(m)
+    for p in range(row.shape[0]):
+        feature = np.uint32(columns[p])
+        factor = scaled if plain else scaled * features[feature]
+        places[filled + p] = base + np.int64(feature)
         values[filled + p] = np.int64(np.rint(factor * row[p]))
+    filled += row.shape[0]
+    first = last - base - end.shape[0]
+    for m in range(end.shape[0]):
+        factor = scaled if plain else scaled * features[first + m]
+        places[filled + m] = base + first + m
+        values[filled + m] = np.int64(np.rint(factor * end[m]))
+    places[filled + end.shape[0]] = last
+    values[filled + end.shape[0]] = np.int64(np.rint(lined.extra[t]))
 
 
 @inner(inline="always")
@@ -202,14 +208,12 @@ def _emit(lined: Lined, features: FloatArray, aside: IntArray, out: Entries) -> 
         if not gathered and filled + sizes[h] > out.places.shape[0]:
             return -1
         for t in range(start[h], start[h + 1]):
-            _prefetch(lined, t)
+            prefetch_later(lined, t)
             if gathered:
                 _add_row(lined, t, features, aside)
             else:
-                _write_row(lined, t, features, base, filled, out)
+                _write_row(lined, t, features, (base, base + columns - 1), filled, out)
                 filled += lined.length[t] + 1
-                out.places[filled - 1] = base + columns - 1
-                out.values[filled - 1] = np.int64(np.rint(lined.extra[t]))
         if gathered:
             filled = _write_sums(aside, base, filled, out)
             if filled < 0:

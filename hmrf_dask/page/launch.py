@@ -19,13 +19,13 @@ from hmrf_dask.jobs.again import run_again
 from hmrf_dask.jobs.ask import Asking
 from hmrf_dask.jobs.new_job import job_for
 from hmrf_dask.jobs.places import last_release
-from hmrf_dask.jobs.progress import Tell
 from hmrf_dask.jobs.texts import Texts
 from hmrf_dask.page.output import OutputClusters, material_of, refit, rounds_of
 from hmrf_dask.page.refit import Outcome, Refit
 from hmrf_dask.page.security import Guard
 from hmrf_dask.page.server import Page, listening, serve
 from hmrf_dask.page.session import Session
+from hmrf_dask.progress import Tell
 from hmrf_dask.storage.addresses import absolute_url, is_local, local_path
 
 SWITCH_SECONDS: Final = 0.0005

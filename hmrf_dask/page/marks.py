@@ -1,4 +1,4 @@
-"""Words that two documents share or one has alone, which are marked, and passages shown first."""
+"""Which words to mark: those that two documents share, or one has alone; passages shown first."""
 
 from __future__ import annotations
 
@@ -8,29 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from hmrf_dask.text.marked import Marks, words_of
+
 TOGETHER, ALONE = "together", "alone"
 MOST_MARKED: Final = 12  # words of each kind
 WHOLE: Final = 1_500  # characters of a text that is shown whole
 PASSAGE: Final = 320  # characters of a passage of a longer one
 N_PASSAGES: Final = 3
-# Two signs at a time where words have no spaces between them.
-_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]{2}|[^\\W_]{2,}")
 _END = re.compile(r"[.!?\u3002\uff01\uff1f\u061f]\s*|\n\s*")
 
 Weights = Callable[[Sequence[str]], list[float]]  # what words are worth; 0: they say nothing
-Marks = Mapping[str, str]  # the kind of each word that is marked
-Segment = tuple[str, str]  # a stretch of text, and its kind, "" of most
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case, in order.
-
-    Examples
-    --------
-    >>> words_of("Cats & dogs")
-    ['cats', 'dogs']
-    """
-    return [found[0].lower() for found in _WORD.finditer(text)]
 
 
 def frequencies(texts: Sequence[str]) -> Weights:
@@ -90,24 +77,6 @@ def _weighed(text: str, weigh: Weights) -> dict[str, float]:
 
 def _heaviest(values: Mapping[str, float]) -> list[str]:
     return sorted(values, key=lambda word: (-values[word], word))[:MOST_MARKED]
-
-
-def segments(text: str, marks: Marks) -> list[Segment]:
-    """Return a text cut where marks begin and end; together they are the text.
-
-    Examples
-    --------
-    >>> segments("cats purr", {"purr": "alone"})
-    [('cats ', ''), ('purr', 'alone')]
-    """
-    cut, end = list[Segment](), 0
-    for found in _WORD.finditer(text):
-        if kind := marks.get(found[0].lower()):
-            if found.start() > end:
-                cut.append((text[end : found.start()], ""))
-            cut.append((found[0], kind))
-            end = found.end()
-    return [*cut, (text[end:], "")] if end < len(text) or not cut else cut
 
 
 def passages(text: str, marks: Marks) -> list[str]:

@@ -15,13 +15,13 @@ from hmrf_dask.jobs.again import run_again
 from hmrf_dask.jobs.edit import Editing
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import LINEAGE, NAME, Report, last_release
-from hmrf_dask.jobs.progress import Tell
 from hmrf_dask.jobs.released import ReleasedModel, load_release
 from hmrf_dask.jobs.reshape import frozen_by, in_words
 from hmrf_dask.jobs.texts import Document, Texts
 from hmrf_dask.page.marks import Weights
 from hmrf_dask.page.material import Group, Material
 from hmrf_dask.page.refit import JSON, Outcome
+from hmrf_dask.progress import Tell
 from hmrf_dask.releases.lineage import Lineage
 from hmrf_dask.releases.ownership import read_owner
 from hmrf_dask.releases.release import Release, read_file, read_if_whole, release_log

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hmrf_dask.errors import HmrfError, InvalidInputError, in_words
-from hmrf_dask.jobs.progress import Tell
+from hmrf_dask.progress import Tell
 
 JSON = dict[str, Any]
 

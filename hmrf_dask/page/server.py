@@ -23,6 +23,7 @@ from hmrf_dask.page import lists, views
 from hmrf_dask.page.refit import Refit
 from hmrf_dask.page.security import HEADERS, Guard
 from hmrf_dask.page.session import Asker, Session
+from hmrf_dask.report.page import COLOURS
 
 JSON = dict[str, Any]
 BODY_BYTES: Final = 2**17  # of a request; an answer has some hundred
@@ -157,8 +158,9 @@ class Static(Guarded):
     """A file of the page's own folder: one of those that are there, and no path."""
 
     def get(self, name: str) -> None:
-        """Return a file."""
-        folder = resources.files("hmrf_dask.page") / "static"
+        """Return a file; the colours are those of reports."""
+        package = "hmrf_dask.report" if name == COLOURS else "hmrf_dask.page"
+        folder = resources.files(package) / "static"
         there = {file.name for file in folder.iterdir() if file.is_file()}
         if name not in there or name.rpartition(".")[2] not in _KINDS:
             raise HTTPError(404)

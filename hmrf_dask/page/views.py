@@ -8,9 +8,10 @@ from typing import Any, Final
 from hmrf_dask.answers.records import DIFFERENT, NEW, NONE, PAIR, SAME, UNKNOWN, Entry, Question
 from hmrf_dask.errors import InvalidInputError, counted
 from hmrf_dask.jobs.texts import Document
-from hmrf_dask.page.marks import Marks, marks_of_groups, marks_of_pair, passages, segments
+from hmrf_dask.page.marks import marks_of_groups, marks_of_pair, passages
 from hmrf_dask.page.material import Group
 from hmrf_dask.page.session import NAMED_BY, Open, Saved, Session
+from hmrf_dask.text.marked import Marks, segments
 
 JSON = dict[str, Any]
 GONE: Final = "This document is gone."

@@ -45,7 +45,8 @@ _ITERATIONS = (
 _REPORT = r"report(?:-\d+)?\.(?:html|json)"
 RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|{_ASSIGNED}|{_REPORT}")
 _RUN = (
-    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|classes|edits|gone|moved|questions)\.parquet|(?:notes|suspects)\.jsonl"
+    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|classes|edits|gone|moved|questions)\.parquet"
+    r"|(?:notes|suspects|launches)\.jsonl|launches/\d{20}-[0-9a-f]{8}\.jsonl"
     rf"|rejects/(?:{_KEY}|repeated-ids|answers|waiting)\.jsonl|rows/{_BLOCK}|fit/(?:{_ITERATIONS})"
     rf"|{_MODEL}|{_ASSIGNED}|{_REPORT}"
 )

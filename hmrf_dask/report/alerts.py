@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Final
 
 from hmrf_dask.errors import counted
@@ -12,12 +13,15 @@ from hmrf_dask.report.content import Alert, Cluster
 
 ALIKE: Final = 0.8  # cosine of two centroids
 _HALF_EMPTY = 0.02  # of the mean size: a tiny cluster
+_LEFT_OVER = 0.5  # of the median gain, of a cluster larger than the mean: decisions.md
+_FEW = 4  # clusters, too few for one to stand out
 _COMMON = 0.2  # of the clusters have a word among their first: it says nothing
 _FIRST_WORDS = 5
 _NEWS = 0.05  # of words, more than where the vocabulary was made
 _MUCH_MOVED = 0.1
 _MUCH_BROKEN = 0.05
 _UNDECIDED = 0.01
+_MUCH_OUTSIDE = 0.1
 _SHOWN = 8
 
 
@@ -45,6 +49,7 @@ def alerts_of(facts: Facts, clusters: Sequence[Cluster]) -> tuple[Alert, ...]:
     alerts = [
         *_of_fit(facts),
         *_of_sizes(clusters),
+        *_of_leftovers(clusters),
         *_of_likeness(clusters),
         *_of_words(clusters, facts),
         *_of_answers(facts),
@@ -95,6 +100,26 @@ def _of_sizes(clusters: Sequence[Cluster]) -> Iterator[Alert]:
             "They may be outliers, or duplicates of one text: read their documents; fewer "
             "clusters would join them to others.",
             tiny,
+        )  # fmt: skip
+
+
+def _of_leftovers(clusters: Sequence[Cluster]) -> Iterator[Alert]:
+    known = [cluster for cluster in clusters if cluster.gain is not None]
+    if len(known) < _FEW:
+        return
+    usual = _LEFT_OVER * median(cluster.gain or 0.0 for cluster in known)
+    mean = sum(cluster.size for cluster in known) / len(known)
+    left = [one for one in known if one.size > mean and (one.gain or 0.0) <= usual]
+    if left:
+        which = ", ".join(called(cluster) for cluster in left[:3])
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        yield Alert(
+            "clusters of leftovers", "notice",
+            f"{which}{more}: hardly more alike than any documents are, so what fits nowhere else "
+            "is probably here.",
+            "Do not read it as one subject. Answer questions about its documents (hmrf-dask "
+            "label), ask for more clusters, or let the fit set outliers aside (method.outliers).",
+            tuple(cluster.id for cluster in left),
         )  # fmt: skip
 
 
@@ -189,6 +214,14 @@ def _of_documents(facts: Facts, clusters: Sequence[Cluster]) -> Iterator[Alert]:
             "many documents moved", "notice",
             f"{moved:.0%} of the documents of the last release are in another cluster now.",
             "See Over nights for where they went; a warm start (start: warm) moves fewer.",
+        )  # fmt: skip
+    outliers, every = documents.get("outliers", 0), documents.get("all", 0)
+    if outliers > _MUCH_OUTSIDE * every:
+        yield Alert(
+            "many outliers", "notice",
+            f"{outliers:,} documents ({outliers / every:.0%}) are of no cluster (-1).",
+            "Read some: where they share a subject, ask for more clusters; a share as "
+            "method.outliers, such as 0.02, takes fewer.",
         )  # fmt: skip
     undecided = sum(cluster.undecided for cluster in clusters)
     if total and undecided > _UNDECIDED * total and len(clusters) > 1:

@@ -1,4 +1,4 @@
-"""Answers that the clusters break: the worst of them, with both documents."""
+"""Answers that clusters break, the worst of them; answers that contradict each other, in chains."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hmrf_dask.constraints.closure import contradicted, witnesses
+from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.report.content import Broken, Text
 from hmrf_dask.report.survey import Survey
 from hmrf_dask.storage.whole_files import decode_parquet
 
 MOST_BROKEN: Final = 20
+MOST_CHAINS: Final = 10
 
 
 class BrokenPair(NamedTuple):
@@ -64,3 +67,22 @@ def broken_shown(pairs: Sequence[BrokenPair], documents: Sequence[Text]) -> tupl
         Broken(kind, documents[first], documents[second], firmness)
         for kind, first, second, firmness in pairs
     )
+
+
+def chains_in(pairs: Constraints) -> tuple[int, tuple[tuple[str, ...], ...]]:
+    """Return how many cannot-links must-links contradict, and the chains of the shortest ones.
+
+    Of a chain each document is said to be the same as the next, and the first and the last to be
+    different.
+
+    Examples
+    --------
+    >>> chains_in(Constraints([("a", "b"), ("b", "c")], [("a", "c")]))
+    (1, (('a', 'b', 'c'),))
+    """
+    n_documents = len(pairs.documents)
+    inside = contradicted(n_documents, pairs.must_nodes, pairs.cannot_nodes)
+    names = pairs.documents.tolist().__getitem__
+    chains = witnesses(n_documents, pairs.must_nodes, inside, names, "keep")
+    shortest = sorted(chains, key=len)[:MOST_CHAINS]
+    return len(inside), tuple(tuple(map(str, chain)) for chain in shortest)

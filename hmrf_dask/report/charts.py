@@ -10,7 +10,7 @@ from typing import Final
 from hmrf_dask.report.content import Flow
 
 WIDTH, HEIGHT = 640, 200
-_LEFT, _TOP, _BOTTOM = 64, 12, 24  # margins for ticks
+_LEFT, _TOP, _BOTTOM = 88, 12, 24  # margins for ticks
 MOST_RIBBONS: Final = 24
 
 
@@ -52,7 +52,7 @@ def line(values: Sequence[float | None], labels: Sequence[str], *, from_zero: bo
     Examples
     --------
     >>> line([1.0, 3.0], ["a", "b"]).path
-    '64,176 632,12'
+    '88,176 632,12'
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -137,6 +137,42 @@ def short(value: float) -> str:
         if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.4g}{unit}"
     return f"{value:.4g}"
+
+
+# ---- chains
+
+_MOST_LINKS: Final = 8  # documents of a chain that are drawn
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Answers that contradict each other: documents on a line by their numbers, an arc over it.
+
+    `skipped` is the place of the gap where the middle of a long chain is left out, or None.
+    """
+
+    documents: tuple[Tick, ...]
+    skipped: float | None
+    arc: str
+
+
+def chain(n_documents: int) -> Chain:
+    """Return a chain as it is drawn; of a long one both ends.
+
+    Examples
+    --------
+    >>> [(tick.at, tick.label) for tick in chain(3).documents]
+    [(40.0, '1'), (320.0, '2'), (600.0, '3')]
+    """
+    half, numbers, skipped = _MOST_LINKS // 2, list(range(1, n_documents + 1)), None
+    if n_documents > _MOST_LINKS:
+        numbers = [*numbers[:half], *numbers[-half:]]
+    step = (WIDTH - 80) / max(len(numbers) - 1, 1)
+    ticks = tuple(Tick(round(40 + at * step, 1), str(one)) for at, one in enumerate(numbers))
+    if n_documents > _MOST_LINKS:
+        skipped = (ticks[half - 1].at + ticks[half].at) / 2
+    first, last = ticks[0].at, ticks[-1].at
+    return Chain(ticks, skipped, f"M{first:g} 54 Q{(first + last) / 2:g} -16 {last:g} 54")
 
 
 # ---- flows

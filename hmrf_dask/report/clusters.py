@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from threadpoolctl import threadpool_limits
 
 from hmrf_dask.report.content import Cluster, Near, Text, Word
 from hmrf_dask.report.layout import SIDE, likeness, place_clusters, place_documents
@@ -28,6 +29,7 @@ class Map:
     places: dict[int, FloatArray]
     bars: dict[int, tuple[Word, ...]]
     similar: dict[int, tuple[Near, ...]]
+    centroids: Centroids | None = None
     learned: tuple[Word, ...] = ()
 
 
@@ -44,6 +46,7 @@ class Centroids:
     ids: list[int]
     rows: FloatArray
     weights: FloatArray | None = None
+    are_directions: bool = False  # distances are 1 - cosine
 
     @property
     def learned(self) -> FloatArray | None:
@@ -76,7 +79,7 @@ def map_of(centroids: Centroids, sizes: Mapping[int, int]) -> Map:
     ids = centroids.ids
     counts = np.array([sizes.get(one, 0) for one in ids], np.int64)
     places = place_clusters(centroids.rows, counts)
-    return Map(dict(zip(ids, places, strict=True)), {}, _similar(ids, centroids.rows))
+    return Map(dict(zip(ids, places, strict=True)), {}, _similar(ids, centroids.rows), centroids)
 
 
 def in_a_ring(clusters: Sequence[int]) -> Map:
@@ -138,10 +141,41 @@ def clusters_of(whole: Survey, drawn: Map, known: Mapping[int, Known]) -> tuple[
     counted = {one: at for at, one in enumerate(whole.clusters.tolist())}
     sizes = sizes_of(whole, known)
     order = sorted(sizes, key=lambda one: (one < 0, -sizes[one], one))
-    return tuple(
+    clusters = [
         _cluster(one, sizes[one], counted.get(one), (whole, drawn, known.get(one, Known())))
         for one in order
+    ]
+    gains = _gains(drawn.centroids, {one.id: one for one in clusters})
+    return tuple(replace(one, gain=gains.get(one.id)) for one in clusters)
+
+
+def _gains(centroids: Centroids | None, clusters: Mapping[int, Cluster]) -> dict[int, float]:
+    """Return how much nearer documents are to the centroid of their cluster than to that of all.
+
+    A mean cosine is the part of the documents' lengths along a direction; so it is that of the
+    cluster times the cosine of the two centroids for the direction of all documents.
+    """
+    if centroids is None or not centroids.are_directions:
+        return {}
+    rows, weights = centroids.rows, centroids.weights
+    weights = np.ones(rows.shape[1]) if weights is None else weights
+    known = [clusters.get(one) for one in centroids.ids]
+    cosines = np.array(
+        [0.0 if one is None or one.spread is None else 1 - one.spread for one in known]
     )
+    sizes = np.array([0 if one is None else one.size for one in known])
+    with threadpool_limits(1):  # sums in one order
+        lengths = np.sqrt((rows * rows) @ weights)
+        lengths[lengths == 0.0] = np.inf
+        mean = (sizes * cosines / lengths) @ rows
+        likeness_to_all = rows @ (weights * mean) / lengths
+    length = float(np.sqrt(mean @ (weights * mean)))
+    gains = cosines * (1.0 - likeness_to_all / (length or 1.0))
+    return {
+        one.id: float(gain)
+        for one, gain in zip(known, gains.tolist(), strict=True)
+        if one is not None and one.size
+    }
 
 
 def _cluster(one: int, size: int, at: int | None, about: tuple[Survey, Map, Known]) -> Cluster:

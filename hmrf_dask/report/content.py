@@ -113,6 +113,9 @@ class Cluster:
         "kept", "new" or "split".
     spread : float or None
         The mean distance of its documents to its centroid: smaller is tighter.
+    gain : float or None
+        How much nearer its documents are to its centroid than to that of all documents; 0 of a
+        cluster that is like all documents together. Only where distances are cosines.
     linked, broken : int
         Documents that answers name; those of them with a broken answer.
     undecided : int
@@ -139,6 +142,7 @@ class Cluster:
     typical: tuple[Text, ...] = ()
     borderline: tuple[Text, ...] = ()
     similar: tuple[Near, ...] = ()
+    gain: float | None = None
 
 
 @dataclass(frozen=True)
@@ -161,12 +165,21 @@ class Doubtful:
 
 @dataclass(frozen=True)
 class AnswerPart:
-    """What answers there are and what became of them."""
+    """What answers there are and what became of them.
+
+    Attributes
+    ----------
+    chains : tuple of tuple of str
+        Of answers that contradict each other: each document is said to be the same as the next,
+        the first and the last to be different. The shortest of `n_contradictions`.
+    """
 
     counts: dict[str, Any]
     broken: tuple[Broken, ...] = ()
     doubtful: tuple[Doubtful, ...] = ()
     left_out: tuple[Doubtful, ...] = ()
+    n_contradictions: int = 0
+    chains: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,7 +206,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Moved:
-    """A sampled document that is in another cluster than before."""
+    """A document of the sample that is in another cluster than before."""
 
     document: Text
     before: int
@@ -202,7 +215,10 @@ class Moved:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two releases: `n_moved` of the `n_compared` sampled documents that both have moved."""
+    """Two releases: `n_moved` of the `n_compared` documents that both have are elsewhere now.
+
+    Listed are those of the sample.
+    """
 
     before: int
     after: int

@@ -11,7 +11,6 @@ import base64
 import gzip
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -24,13 +23,14 @@ from markupsafe import Markup
 from hmrf_dask.errors import counted
 from hmrf_dask.report import charts
 from hmrf_dask.report.content import Cluster, Report, Text, Word, rounded
+from hmrf_dask.text.marked import Segment, segments, words_of
 
+COLOURS: Final = "colours.css"
 MOST_BYTES: Final = 1_000_000
 MOST_LISTED: Final = 1_000  # clusters
 _LENGTHS = ((240, 90), (160, 60), (100, 40), (60, 24), (40, 0))  # characters: clusters, map
 _ALL = 500_000  # characters of texts at first
 _COMMON: Final = 0.1  # of the sampled texts have a word: it is not marked
-_WORD = re.compile(r"[^\W_]{3,}")
 
 
 def page(report: Report) -> bytes:
@@ -52,7 +52,7 @@ def page(report: Report) -> bytes:
 
 
 def _page(report: Report, length: int, on_map: int) -> bytes:
-    style, script = _file("report.css"), _file("report.js")
+    style, script = _file(COLOURS) + _file("report.css"), _file("report.js")
     listed = report.clusters[:MOST_LISTED]
     environment = _environment()
     text = environment.get_template("report.html").render(
@@ -118,42 +118,23 @@ def shown_value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def words_in(text: str) -> set[str]:
-    """Return the words of a text in lower case.
-
-    Examples
-    --------
-    >>> sorted(words_in("Moon, moon & gear"))
-    ['gear', 'moon']
-    """
-    return {found[0].lower() for found in _WORD.finditer(text)}
-
-
 def _common(documents: Sequence[Text]) -> frozenset[str]:
     """Return the words of so many sampled texts that they tell nothing."""
     texts = [document.text for document in documents if document.text]
-    counts = Counter(word for text in texts for word in words_in(text))
+    counts = Counter(word for text in texts for word in {*words_of(text)})
     least = max(_COMMON * len(texts), 3)
     return frozenset(word for word, number in counts.items() if number > least)
 
 
-def marked(text: str, other: str, common: frozenset[str]) -> list[tuple[str, bool]]:
-    """Return a text in stretches, and whether each is a word that another text has, too.
+def marked(text: str, other: str, common: frozenset[str]) -> list[Segment]:
+    """Return a text in stretches; those are marked that are words of another text, too.
 
     Examples
     --------
     >>> marked("moon and gear", "gear and box", frozenset({"and"}))
-    [('moon and ', False), ('gear', True)]
+    [('moon and ', ''), ('gear', 'both')]
     """
-    there = words_in(other) - common
-    stretches, end = list[tuple[str, bool]](), 0
-    for found in _WORD.finditer(text):
-        if found[0].lower() in there:
-            if found.start() > end:
-                stretches.append((text[end : found.start()], False))
-            stretches.append((found[0], True))
-            end = found.end()
-    return [*stretches, (text[end:], False)] if end < len(text) else stretches
+    return segments(text, dict.fromkeys({*words_of(other)} - common, "both")) if text else []
 
 
 class _Names:
@@ -183,10 +164,13 @@ def _drawn(report: Report) -> dict[str, Any]:
     """Return the charts."""
     steps, nights = report.fit.steps, report.nights
     labels = [f"{step.phase} {step.iteration}" for step in steps]
+    kinds = ("must_link", "cannot_link")
+    broken = [sum(step.terms.get(kind, 0.0) for kind in kinds) for step in steps]
     times = [f"release {night.release}" for night in nights]
     return {
         "sizes": charts.bars([float(one.size) for one in report.clusters[:MOST_LISTED]]),
         "objective": charts.line([step.terms.get("J") for step in steps], labels),
+        "broken": charts.line(broken, labels, from_zero=True) if any(broken) else None,
         "moved": charts.line([float(step.moved) for step in steps], labels, from_zero=True),
         "nights": [
             (title, charts.line(values, times, from_zero=zero))

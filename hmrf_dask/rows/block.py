@@ -1,4 +1,4 @@
-"""RowBlock: the rows of one partition, sparse or dense, with their ids, as every task sees them."""
+"""RowBlock: the rows of one partition, sparse, dense or both, with their ids, as tasks see them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike
 
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.kernels.compiled import RowArrays, njit
+from hmrf_dask.kernels.compiled import RowArrays, inner, njit
 from hmrf_dask.rows.canonical import (
     as_float32,
     as_ids,
@@ -49,6 +49,8 @@ class RowBlock(Sized):
     ids: AnyArray  # int64 or str: document ids, or row numbers where no ids were given
     keys: KeyArray  # what random choices are keyed by: `hash_ids` of the ids
     n_features: int
+    # Of mixed rows: that many of the last features end every row, zeros too, and have no index.
+    n_dense: int = 0
 
     def __post_init__(self) -> None:
         """Make every array aligned, contiguous and read-only; copies only what is not aligned."""
@@ -79,9 +81,26 @@ class RowBlock(Sized):
         return len(self.indptr) - 1
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of features."""
+        return self.n_rows, self.n_features
+
+    @property
     def is_dense(self) -> bool:
         """Whether entry p of row i is feature p - indptr[i]; False where there are no values."""
-        return self.indices.size == 0 and self.values.size > 0
+        return self.indices.size == 0 and self.values.size > 0 and not self.n_dense
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether every value has an index; True where there are no values."""
+        return not self.n_dense and not self.is_dense
+
+    @property
+    def index_ends(self) -> LabelArray:
+        """Where each row begins in `indices`, shape (n_rows + 1,)."""
+        if not self.n_dense:
+            return self.indptr
+        return self.indptr - np.arange(self.n_rows + 1, dtype=np.int32) * np.int32(self.n_dense)
 
     @property
     def arrays(self) -> RowArrays:
@@ -93,7 +112,9 @@ class RowBlock(Sized):
         >>> rows.values.tolist(), rows.dense
         ([1.0, 2.0], True)
         """
-        return RowArrays(self.values, self.indices, self.indptr, self.is_dense, self.n_features)
+        dense, n_features = self.is_dense, self.n_features
+        n_dense = n_features if dense else self.n_dense
+        return RowArrays(self.values, self.indices, self.indptr, dense, n_features, n_dense)
 
     @staticmethod
     def from_scipy(matrix: Any, ids: ArrayLike | None = None, first_row: int = 0) -> RowBlock:
@@ -156,6 +177,27 @@ class RowBlock(Sized):
         empty = np.empty(0, np.int32)
         return RowBlock(values, empty, indptr, row_ids, hash_ids(row_ids), int(n_features))
 
+    @staticmethod
+    def side_by_side(words: RowBlock, vectors: RowBlock) -> RowBlock:
+        """Return mixed rows of sparse and dense ones of the same documents.
+
+        Examples
+        --------
+        >>> words = RowBlock.from_scipy(scipy.sparse.csr_array([[0.0, 2.0], [0.0, 0.0]]))
+        >>> mixed = RowBlock.side_by_side(words, RowBlock.from_array(np.array([[3.0], [0.0]])))
+        >>> mixed.values.tolist(), mixed.indices.tolist(), mixed.to_dense().tolist()
+        ([2.0, 3.0, 0.0], [1], [[0.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
+        """
+        n_dense, ends = vectors.n_features, np.arange(words.n_rows + 1) * vectors.n_features
+        indptr = words.indptr + ends
+        require_int32(int(indptr[-1]), "the number of values of rows of several kinds")
+        values, last = np.empty(indptr[-1], np.float32), np.zeros(indptr[-1], np.bool_)
+        last[(indptr[1:, None] + np.arange(-n_dense, 0)).reshape(-1)] = True
+        values[last], values[~last] = vectors.values, words.values
+        n_features = words.n_features + n_dense
+        rows = (values, words.indices, indptr.astype(np.int32), words.ids, words.keys)
+        return RowBlock(*rows, n_features, n_dense)
+
     def rows(self, start: int, stop: int) -> RowBlock:
         """Return rows start..stop-1 as views into this block's memory.
 
@@ -165,10 +207,11 @@ class RowBlock(Sized):
         [1, 2]
         """
         first, last = self.indptr[start], self.indptr[stop]
-        indices = self.indices if self.is_dense else self.indices[first:last]
+        ends = first - start * self.n_dense, last - stop * self.n_dense
+        indices = self.indices if self.is_dense else self.indices[slice(*ends)]
         indptr = self.indptr[start : stop + 1] - first
-        ids, keys = self.ids[start:stop], self.keys[start:stop]
-        return RowBlock(self.values[first:last], indices, indptr, ids, keys, self.n_features)
+        rows = (self.values[first:last], indices, indptr, self.ids[start:stop])
+        return RowBlock(*rows, self.keys[start:stop], self.n_features, self.n_dense)
 
     def take(self, positions: ArrayLike) -> RowBlock:
         """Return a new block of the rows at integer positions, in that order, repeats allowed.
@@ -184,14 +227,17 @@ class RowBlock(Sized):
         if self.is_dense:
             values, indices = self.to_dense()[chosen].reshape(-1), self.indices
             indptr = np.arange(len(chosen) + 1, dtype=np.int32) * np.int32(self.n_features)
+        elif self.n_dense:
+            values, indptr = _taken(self.values, self.indptr, chosen)
+            indices, _ = _taken(self.indices, self.index_ends, chosen)
         else:
             taken = self.to_scipy()[chosen]
             values, indices, indptr = taken.data, taken.indices, taken.indptr
         ids, keys = self.ids[chosen], self.keys[chosen]
-        return RowBlock(values, indices, indptr, ids, keys, self.n_features)
+        return RowBlock(values, indices, indptr, ids, keys, self.n_features, n_dense=self.n_dense)
 
     def with_features(self, features: IntArray) -> RowBlock:
-        """Return a new block of sparse rows with these features alone, which are sorted.
+        """Return a new block with these features alone, sorted, all of a dense end among them.
 
         Examples
         --------
@@ -201,11 +247,11 @@ class RowBlock(Sized):
         """
         places = np.full(self.n_features, -1, np.int32)
         places[features] = np.arange(len(features), dtype=np.int32)
-        indices = places[self.indices]
-        kept = indices >= 0
+        columns = places[self.arrays.indexed.indices]
+        kept, indices = columns >= 0, places[self.indices]
         ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(kept, dtype=np.int32)])
-        rows = self.values[kept], indices[kept], ends[self.indptr]
-        return RowBlock(*rows, self.ids, self.keys, len(features))
+        rows = self.values[kept], indices[indices >= 0], ends[self.indptr]
+        return RowBlock(*rows, self.ids, self.keys, len(features), self.n_dense)
 
     @staticmethod
     def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
@@ -231,11 +277,14 @@ class RowBlock(Sized):
             ends.astype(np.int32),
             np.concatenate([block.ids for block in with_rows]),
             np.concatenate([block.keys for block in with_rows]),
-            blocks[0].n_features,
+            n_features=blocks[0].n_features,
+            n_dense=max(block.n_dense for block in blocks),
         )
 
     def to_scipy(self) -> scipy.sparse.csr_array:
         """Return the rows as a float32 `csr_array`, which shares the memory of a sparse block.
+
+        Zeros of a dense end are entries of it.
 
         Examples
         --------
@@ -245,7 +294,8 @@ class RowBlock(Sized):
         shape = (self.n_rows, self.n_features)
         if self.is_dense:
             return scipy.sparse.csr_array(self.values.reshape(shape))
-        matrix = scipy.sparse.csr_array((self.values, self.indices, self.indptr), shape=shape)
+        indices = self.arrays.indexed.indices
+        matrix = scipy.sparse.csr_array((self.values, indices, self.indptr), shape=shape)
         matrix.has_canonical_format = True
         return matrix
 
@@ -302,10 +352,8 @@ def fingerprint(block: RowBlock, first_row: int, *, with_ids: bool = True) -> tu
     >>> fingerprint(first, 0)[1] == fingerprint(second, 0)[1]
     False
     """
-    bits = block.values.view(np.uint32)
     keys = block.keys if with_ids else np.zeros_like(block.keys)
-    arrays = (bits, block.indices, block.indptr, keys)
-    content, order = _sum_row_hashes(*arrays, block.is_dense, np.uint64(first_row))
+    content, order = _sum_row_hashes(block.arrays, block.values.view(np.uint32), keys, first_row)
     return int(content), int(order)
 
 
@@ -321,8 +369,16 @@ def _require_alike(blocks: Sequence[RowBlock]) -> None:
         raise InvalidInputError(
             "ids must be all strings or all integers, got both; make them alike"
         )
-    if any(block.is_dense for block in blocks) and any(block.indices.size for block in blocks):
+    if len({(block.is_dense, block.n_dense) for block in blocks if block.values.size}) > 1:
         raise InvalidInputError("rows must be all sparse or all dense, got both; convert one kind")
+
+
+def _taken(entries: AnyArray, ends: LabelArray, rows: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Return the entries of some rows, where each row begins in `entries`, and where in these."""
+    counts = np.diff(ends)[rows]
+    begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    places = np.arange(begins[-1]) + np.repeat(ends[rows] - begins[:-1], counts)
+    return entries[places], begins.astype(np.int32)
 
 
 def _densified(block: RowBlock) -> RowBlock:
@@ -344,29 +400,23 @@ def _mix(z: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def _sum_row_hashes(
-    bits: AnyArray,
-    indices: LabelArray,
-    indptr: LabelArray,
-    keys: KeyArray,
-    dense: bool,
-    first_row: np.uint64,
+    rows: RowArrays, bits: AnyArray, keys: KeyArray, first_row: int
 ) -> tuple[np.uint64, np.uint64]:
     golden, half = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
     content, order = np.uint64(0), np.uint64(0)
-    for i in range(indptr.shape[0] - 1):
+    for i in range(rows.indptr.shape[0] - 1):
         entries = np.uint64(0)
-        start, stop = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
-        if dense:  # without branches, which vector instructions do in a sixth of the time
-            for p in range(start, stop):
-                content_of = np.uint64(bits[p] != 0)  # zeros are none
-                entries += content_of * _mix((((p - start) << half) | np.uint64(bits[p])) + golden)
-        else:
-            for p in range(start, stop):
-                feature = np.uint64(np.uint32(indices[p]))
-                entries += _mix(((feature << half) | np.uint64(bits[p])) + golden)
+        stop, offset = np.uint64(rows.indptr[i + 1]), np.uint64(i * rows.n_dense)
+        middle, last = stop - np.uint64(rows.n_dense), stop - np.uint64(rows.n_features)
+        for p in range(np.uint64(rows.indptr[i]), middle):
+            feature = np.uint64(np.uint32(rows.indices[p - offset]))
+            entries += _mix(((feature << half) | np.uint64(bits[p])) + golden)
+        for p in range(middle, stop):  # no branches: vector instructions take a sixth of the time
+            content_of = np.uint64(bits[p] != 0)  # zeros are none
+            entries += content_of * _mix((((p - last) << half) | np.uint64(bits[p])) + golden)
         row = _mix(entries + _mix(keys[i] + golden))
         content += row
-        order += _mix(row + _mix(first_row + np.uint64(i) + np.uint64(2) * golden))
+        order += _mix(row + _mix(np.uint64(first_row + i) + np.uint64(2) * golden))
     return content, order
 
 
@@ -409,7 +459,7 @@ def survey(block: RowBlock) -> Survey:
     """
     ranges = _empty_ranges(block)
     rows = np.zeros((2, block.n_rows))
-    _survey(block.values, block.indices, block.indptr, block.is_dense, ranges, rows)
+    _survey(block.arrays, ranges, rows)
     return Survey(ranges[:, 0].copy(), ranges[:, 1].copy(), rows[0], rows[1])
 
 
@@ -420,16 +470,18 @@ def _empty_ranges(block: RowBlock) -> RowArray:
         ranges[:] = np.inf, -np.inf
     else:
         ranges[_features_of_all_rows(block)] = np.inf, -np.inf
+        ranges[block.n_features - block.n_dense :] = np.inf, -np.inf
     return ranges
 
 
 def _features_of_all_rows(block: RowBlock) -> AnyArray:
-    """Return the features that no row of a sparse block lacks; of text a few rows leave none."""
-    shared = block.indices[: block.indptr[1]]
+    """Return features with an index that no row lacks; of text a few rows leave none."""
+    ends = block.index_ends
+    shared = block.indices[: ends[1]]
     for i in range(1, min(block.n_rows, _ROWS_TRIED)):
         if not shared.size:
             return shared
-        row = block.indices[block.indptr[i] : block.indptr[i + 1]]
+        row = block.indices[ends[i] : ends[i + 1]]
         shared = np.intersect1d(shared, row, assume_unique=True)
     if shared.size:
         counts = np.bincount(block.indices, minlength=block.n_features)
@@ -437,27 +489,29 @@ def _features_of_all_rows(block: RowBlock) -> AnyArray:
     return shared
 
 
+@inner(inline="always")
+def _widen(ranges: RowArray, m: Any, value: Any) -> None:
+    """Count a value in; no branches; least and greatest are neighbours in the cache."""
+    ranges[m, 0] = min(ranges[m, 0], value)
+    ranges[m, 1] = max(ranges[m, 1], value)
+
+
 @njit(nogil=True, cache=True)
-def _survey(
-    values: RowArray,
-    indices: LabelArray,
-    indptr: LabelArray,
-    dense: bool,
-    ranges: RowArray,
-    out: FloatArray,
-) -> None:
+def _survey(rows: RowArrays, ranges: RowArray, out: FloatArray) -> None:
+    values = rows.values
     for i in range(out.shape[1]):
-        start = np.uint32(indptr[i])
+        start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
+        middle, offset, last = stop - rows.n_dense, i * rows.n_dense, stop - rows.n_features
         total = mass = 0.0
-        for p in range(start, np.uint32(indptr[i + 1])):
-            value = values[p]
-            # Unsigned, or every access would ask whether to count from the end.
-            m = np.uint32(p - start) if dense else np.uint32(indices[p])
-            x = np.float64(value)
+        for p in range(start, middle):
+            x = np.float64(values[p])
             total += x
             mass += abs(x)
-            # No branches; least and greatest are neighbours in the cache.
-            ranges[m, 0] = min(ranges[m, 0], value)
-            ranges[m, 1] = max(ranges[m, 1], value)
+            _widen(ranges, np.uint32(rows.indices[p - offset]), values[p])
+        for p in range(middle, stop):
+            x = np.float64(values[p])
+            total += x
+            mass += abs(x)
+            _widen(ranges, np.uint32(p - last), values[p])
         out[0, i] = total
         out[1, i] = mass

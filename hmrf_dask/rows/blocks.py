@@ -7,6 +7,7 @@ weighted mean of their cosines. A row that has nothing of one kind is the others
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from hmrf_dask.kernels.distances import sizes
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock, check_finite
 from hmrf_dask.rows.canonical import require_int32
-from hmrf_dask.types import AnyArray, BoolArray, FloatArray
+from hmrf_dask.types import BoolArray, FloatArray
 
 
 class Joined(NamedTuple):
@@ -48,7 +49,7 @@ def shares_of(weights: Sequence[float]) -> list[float]:
 def join(blocks: Sequence[RowBlock], weights: Sequence[float]) -> Joined:
     """Return the rows of several blocks side by side, at their weights.
 
-    Columns keep their order, those of the first block first. All dense blocks make a dense one.
+    The columns of sparse blocks come first, then those of dense ones, each kind in its order.
 
     Examples
     --------
@@ -59,7 +60,6 @@ def join(blocks: Sequence[RowBlock], weights: Sequence[float]) -> Joined:
     ([[0, 71, 42, -57], [0, 0, 0, 100]], [False, True])
     """
     shares = shares_of(weights)
-    n_rows = blocks[0].n_rows
     squares = np.stack([sizes(one.arrays, np.ones(one.n_features))[0] for one in blocks])
     there = squares > 0
     whole = np.where(there, np.asarray(shares)[:, None], 0.0).sum(axis=0)
@@ -68,48 +68,45 @@ def join(blocks: Sequence[RowBlock], weights: Sequence[float]) -> Joined:
     factors = np.divide(lengths, np.sqrt(squares), out=np.zeros_like(squares), where=there)
     scaled = [_scaled(one, factor) for one, factor in zip(blocks, factors, strict=True)]
     partial: BoolArray = np.asarray(there.any(axis=0) & ~there.all(axis=0))
-    n_features = sum(one.n_features for one in blocks)
-    first = blocks[0]
-    if all(one.is_dense or not one.n_rows for one in blocks):
-        shaped = [
-            values.reshape(n_rows, one.n_features)
-            for one, values in zip(blocks, scaled, strict=True)
-        ]
-        block = RowBlock.from_array(np.concatenate(shaped, axis=1), first.ids)
-    else:
-        arrays = _side_by_side(blocks, scaled)
-        block = RowBlock.from_csr(*arrays, n_features, first.ids)
-    return Joined(block, partial)
+    return Joined(_side_by_side(scaled), partial)
 
 
-def _scaled(block: RowBlock, factors: FloatArray) -> AnyArray:
-    """Return the values of a block, each times the factor of its row, rounded once."""
+def _scaled(block: RowBlock, factors: FloatArray) -> RowBlock:
+    """Return a block, each row times its factor, rounded once."""
     each = np.repeat(factors, np.diff(block.indptr))
-    return (block.values * each).astype(np.float32)
+    return replace(block, values=(block.values * each).astype(np.float32))
 
 
-def _side_by_side(
-    blocks: Sequence[RowBlock], values: Sequence[AnyArray]
-) -> tuple[AnyArray, AnyArray, AnyArray]:
-    """Return blocks as one CSR matrix: of each row the entries of the first block come first."""
+def _side_by_side(blocks: Sequence[RowBlock]) -> RowBlock:
+    """Return blocks of the same documents as one, sparse ones before dense ones."""
+    first = blocks[0]
+    if not first.n_rows:  # of no kind
+        return RowBlock.from_array(np.zeros((0, sum(one.n_features for one in blocks))), first.ids)
+    dense = [one for one in blocks if one.is_dense]
+    if not dense:
+        return _sparse_side_by_side(blocks)
+    together = np.concatenate([one.to_dense() for one in dense], axis=1)
+    vectors = RowBlock.from_array(together, first.ids)
+    if len(dense) == len(blocks):
+        return vectors
+    words = _sparse_side_by_side([one for one in blocks if not one.is_dense])
+    return RowBlock.side_by_side(words, vectors)
+
+
+def _sparse_side_by_side(blocks: Sequence[RowBlock]) -> RowBlock:
+    """Return sparse blocks as one: of each row the entries of the first block come first."""
     counts = np.stack([np.diff(one.indptr).astype(np.int64) for one in blocks])
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts.sum(axis=0))])
     require_int32(int(ends[-1]), "the number of values of rows of several kinds")
     data, indices = np.empty(ends[-1], np.float32), np.empty(ends[-1], np.int32)
-    begins, first_column = ends[:-1].copy(), 0
-    for block, own, n_values in zip(blocks, values, counts, strict=True):
-        places = np.arange(len(own)) + np.repeat(begins - block.indptr[:-1], n_values)
-        data[places] = own
-        indices[places] = _columns_of(block) + np.int32(first_column)
+    begins, n_features = ends[:-1].copy(), 0
+    for block, n_values in zip(blocks, counts, strict=True):
+        places = np.arange(len(block.values)) + np.repeat(begins - block.indptr[:-1], n_values)
+        data[places] = block.values
+        indices[places] = block.indices + np.int32(n_features)
         begins += n_values
-        first_column += block.n_features
-    return data, indices, ends
-
-
-def _columns_of(block: RowBlock) -> AnyArray:
-    if not block.is_dense:
-        return block.indices
-    return np.tile(np.arange(block.n_features, dtype=np.int32), block.n_rows)
+        n_features += block.n_features
+    return RowBlock.from_csr(data, indices, ends, n_features, blocks[0].ids)
 
 
 class Blocks:
@@ -117,19 +114,20 @@ class Blocks:
 
     Each kind is scaled to length 1 and counts by its weight; a row without anything of one kind is
     what it has of the others. Give new rows to `predict` in the same kinds, at the same weights.
-    They are for distortions of directions and distances: cosine and euclidean.
+    Rows of sparse and dense kinds are compared as both are alone: an iteration takes as long as one
+    over each. They are for distortions of directions and distances: cosine and euclidean.
 
     Parameters
     ----------
     parts : list of sparse matrix, sparse array or ndarray
-        The kinds, with the same rows in the same order.
+        The kinds, any number of them, with the same rows in the same order.
     weights : list of float, optional
         What each kind counts, above 0; all the same without them.
 
     Attributes
     ----------
-    matrix : csr_array or ndarray, shape (n_rows, n_features)
-        The rows: float32, the columns of the first kind first.
+    rows : RowBlock, shape (n_rows, n_features)
+        The rows: float32, columns of sparse kinds before those of dense ones, each in its order.
     n_partial : int
         Rows that lack a kind, but not all.
 
@@ -158,15 +156,18 @@ class Blocks:
                 f"{', '.join(map(str, counts))} rows; give each kind a row for each document"
             )
         joined = join(blocks, shares)
-        dense = joined.block.is_dense
-        self.matrix: Any = joined.block.to_dense() if dense else joined.block.to_scipy()
+        self.rows = joined.block
         self.n_partial = int(joined.partial.sum())
+
+    @property
+    def matrix(self) -> Any:
+        """The rows as a csr_array or, where all kinds are dense, an ndarray."""
+        return self.rows.to_dense() if self.rows.is_dense else self.rows.to_scipy()
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and of columns."""
-        n_rows, n_features = self.matrix.shape
-        return int(n_rows), int(n_features)
+        return self.rows.shape
 
     def __len__(self) -> int:
         """Return the number of rows."""

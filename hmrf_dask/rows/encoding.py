@@ -60,6 +60,12 @@ class BlockFile:
     n_bytes: Bytes
     sha256: str
     id_bytes: Bytes = 0  # in memory, beyond those of a number
+    n_dense: Count = 0  # of mixed rows: features at their end that have no index
+
+    @property
+    def n_indices(self) -> int:
+        """Number of values that have an index."""
+        return 0 if self.is_dense else self.n_values - self.n_rows * self.n_dense
 
 
 def encode_block(block: RowBlock) -> bytes:
@@ -73,7 +79,8 @@ def encode_block(block: RowBlock) -> bytes:
     ['a', 'b']
     """
     has_texts = block.ids.dtype.kind == "U"
-    schema, encodings = _schema(block.is_dense, has_texts, block.n_features), dict(_ENCODINGS)
+    form = (block.is_dense, has_texts, block.n_features, block.n_dense)
+    schema, encodings = _schema(*form), dict(_ENCODINGS)
     if has_texts:
         columns = [pa.array(block.ids.tolist(), pa.string()), as_arrow(block.keys, pa.uint64())]
     else:
@@ -84,9 +91,12 @@ def encode_block(block: RowBlock) -> bytes:
         width = schema.field("values").type
         columns.append(pa.FixedSizeListArray.from_arrays(values, type=width))
     else:
-        offsets, indices = as_arrow(block.indptr, pa.int32()), as_arrow(block.indices, pa.int32())
-        columns.append(pa.ListArray.from_arrays(offsets, indices, type=_INDICES))
-        columns.append(pa.ListArray.from_arrays(offsets, values, type=_VALUES))
+        for ends, entries, kind in (
+            (block.index_ends, as_arrow(block.indices, pa.int32()), _INDICES),
+            (block.indptr, values, _VALUES),
+        ):
+            offsets = as_arrow(ends, pa.int32())
+            columns.append(pa.ListArray.from_arrays(offsets, entries, type=kind))
     return encode_parquet(
         pa.Table.from_arrays(columns, schema=schema),
         compression="lz4",
@@ -153,6 +163,9 @@ def _refuse_other(
         refuse_block(path, f"it holds {got}, not {stated.n_rows} of {n_features}")
     if described["dense"] != stated.is_dense and stated.n_values:
         refuse_block(path, f"its rows are {'' if described['dense'] else 'not '}dense")
+    if described["n_dense"] != stated.n_dense or not 0 <= stated.n_dense <= n_features:
+        end = described["n_dense"]
+        refuse_block(path, f"its rows end with {end} dense features, not {stated.n_dense}")
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
     if any("DICTIONARY" in code for chunk in chunks for code in chunk.encodings):
@@ -204,14 +217,16 @@ def _block(
         refuse_block(path, f"it holds {len(values)} values, not {stated.n_values}")
     if not dense:
         indices, same = _flattened(columns["indices"], n_features)
-        if not np.array_equal(indptr, same) or not is_csr(indices, indptr, n_features):
-            refuse_block(path, f"its feature numbers do not fit its values or 0..{n_features - 1}")
-        if not known and not is_sorted(indices, indptr):
+        ends = indptr - np.arange(n_rows + 1, dtype=np.int32) * np.int32(stated.n_dense)
+        most = n_features - stated.n_dense
+        if not np.array_equal(ends, same) or not is_csr(indices, ends, most):
+            refuse_block(path, f"its feature numbers do not fit its values or 0..{most - 1}")
+        if not known and not is_sorted(indices, ends):
             refuse_block(path, "the feature numbers of a row do not ascend")
-    return RowBlock(values, indices, indptr, *ids, n_features)
+    return RowBlock(values, indices, indptr, *ids, n_features, stated.n_dense)
 
 
-def _schema(dense: bool, strings: bool, n_features: int) -> pa.Schema:
+def _schema(dense: bool, strings: bool, n_features: int, n_dense: int) -> pa.Schema:
     columns = [pa.field("id", pa.string() if strings else pa.int64(), nullable=False)]
     if strings:
         # Hashing the ids again takes as long as reading the rows.
@@ -223,22 +238,25 @@ def _schema(dense: bool, strings: bool, n_features: int) -> pa.Schema:
         columns.append(pa.field("indices", _INDICES, nullable=False))
         columns.append(pa.field("values", _VALUES, nullable=False))
     described = {"version": VERSION, "n_features": n_features, "dense": dense, "strings": strings}
+    if n_dense:
+        described["n_dense"] = n_dense
     return pa.schema(columns, metadata={FORMAT: json.dumps(described)})
 
 
 def _description(schema: pa.Schema, path: str) -> dict[str, Any]:
     try:
-        described = json.loads((schema.metadata or {}).get(FORMAT.encode(), b"{}"))
-    except (ValueError, RecursionError):
+        described = {"n_dense": 0} | json.loads((schema.metadata or {}).get(FORMAT.encode(), b"{}"))
+    except (ValueError, TypeError, RecursionError):
         described = {}
-    kinds = {"version": int, "n_features": int, "dense": bool, "strings": bool}
+    kinds = {"version": int, "n_features": int, "dense": bool, "strings": bool, "n_dense": int}
     values = [described.get(key) for key in kinds] if isinstance(described, dict) else []
     if [type(value) for value in values] != [*kinds.values()] or values[0] != VERSION:
         refuse_block(path, f"it is not a file of {FORMAT}, version {VERSION}")
     n_features = described["n_features"]
     if not 0 <= n_features <= LARGEST_INT32:
         refuse_block(path, f"it has {n_features:.9g} features")
-    if not schema.equals(_schema(described["dense"], described["strings"], n_features)):
+    form = (described["dense"], described["strings"], n_features, described["n_dense"])
+    if not schema.equals(_schema(*form)):
         refuse_block(path, f"its columns are {shortened(schema.names)} of other types")
     return {key: described[key] for key in kinds}
 

@@ -110,9 +110,8 @@ class BlockSource:
         >>> BlockSource("memory://corpus", file, n_features=3).nbytes
         64
         """
-        entry = 4 if self.file.is_dense else 8  # value, and feature of sparse rows
         rows = 20 * self.file.n_rows + self.file.id_bytes  # indptr, id, key
-        return entry * self.file.n_values + rows
+        return 4 * (self.file.n_values + self.file.n_indices) + rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +135,11 @@ def write_block(
         make_place(filesystem, folder)
         _put(filesystem, f"{folder}/{name}", content)
     id_bytes = block.ids.nbytes - 8 * block.n_rows if block.ids.dtype.kind == "U" else 0
-    facts = (block.n_rows, len(block.values), block.is_dense)
-    return BlockFile(name, *facts, n_bytes=len(content), sha256=digest, id_bytes=id_bytes)
+    return BlockFile(
+        name,
+        *(block.n_rows, len(block.values), block.is_dense),
+        n_bytes=len(content), sha256=digest, id_bytes=id_bytes, n_dense=block.n_dense,
+    )  # fmt: skip
 
 
 def number_of(file: BlockFile) -> int:
@@ -161,7 +163,7 @@ def _last_change(path: str, file: BlockFile) -> int:
 
 def write_manifest(manifest: Manifest, url: str, storage_options: StorageOptions = None) -> None:
     """Make the files a corpus, in one exclusive create; the same manifest again is no error."""
-    if len({file.is_dense for file in manifest.files if file.n_values}) > 1:
+    if len({(file.is_dense, file.n_dense) for file in manifest.files if file.n_values}) > 1:
         raise InvalidInputError("rows must be all sparse or all dense, got both; convert one kind")
     described = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     content = json.dumps(described, indent=1).encode()

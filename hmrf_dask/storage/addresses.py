@@ -70,7 +70,7 @@ def plain_url(address: str | os.PathLike[str], what: str) -> str:
         problem = url_problem(text)
     except TypeError as error:  # a number, or bytes
         raise ConfigurationError(
-            f"{what} must be a text or a path, got {shortened(address)}"
+            f"{what} must be a path or a URL, got {shortened(address)}"
         ) from error
     if problem:
         raise ConfigurationError(f"{what} {problem}")

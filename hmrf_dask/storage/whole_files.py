@@ -191,6 +191,17 @@ def decode_parquet(data: bytes, columns: Sequence[str] | None = None) -> pa.Tabl
     return pq.read_table(source, columns=columns, page_checksum_verification=True)
 
 
+def names_in_parquet(data: bytes) -> list[str]:
+    """Return the names of the columns of a file.
+
+    Examples
+    --------
+    >>> names_in_parquet(encode_parquet(pa.table({"id": ["a", "b"], "label": [0, 1]})))
+    ['id', 'label']
+    """
+    return list(pq.read_schema(pa.BufferReader(data)).names)
+
+
 def read_plain_table(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
     """Return columns of a Parquet file, all without names; page checksums are verified.
 

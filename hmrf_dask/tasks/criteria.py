@@ -7,6 +7,7 @@ none, and answers that no fit saw are held out, all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -57,8 +58,13 @@ def n_distinct(block: RowBlock) -> int:
     >>> n_distinct(RowBlock.from_array(np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 1.0]])))
     2
     """
-    ends = zip(block.indptr[:-1], block.indptr[1:], strict=True)
-    return len({block.indices[a:b].tobytes() + block.values[a:b].tobytes() for a, b in ends})
+    ends, places = pairwise(block.indptr.tolist()), pairwise(block.index_ends.tolist())
+    return len(
+        {
+            block.indices[first:last].tobytes() + block.values[begin:end].tobytes()
+            for (begin, end), (first, last) in zip(ends, places, strict=True)
+        }
+    )
 
 
 def first_half(block: RowBlock, seed: int) -> BoolArray:
@@ -99,8 +105,9 @@ def shuffled(block: RowBlock, seed: int) -> RowBlock:
         again = RowBlock.from_array(dealt, block.ids)
     else:
         owners = np.repeat(np.arange(n_rows), np.diff(block.indptr))
-        rows = order[(rank[owners] + turns[block.indices]) % n_rows]
-        entries = (block.values, (rows, block.indices))
+        features = block.arrays.indexed.indices
+        rows = order[(rank[owners] + turns[features]) % n_rows]
+        entries = (block.values, (rows, features))
         matrix = scipy.sparse.coo_array(entries, shape=(n_rows, n_features))
         again = RowBlock.from_scipy(matrix, block.ids)
     return again.take(nonzero_rows(again))

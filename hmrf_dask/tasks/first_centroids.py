@@ -459,6 +459,7 @@ def farthest(
     terms = model.distortion.terms(block, model.weights)
     distances = model.distortion.own_distances(block, terms, model.table(), labels)
     distances = distances - model.distortion.least_distances(terms)
-    free = np.flatnonzero((labels >= 0) & (distances > 0) & (counts[labels] > 1))
+    crowded = counts[np.maximum(labels, 0)] > 1
+    free = np.flatnonzero((labels >= 0) & (distances > 0) & crowded)
     rows = free + stored.files[0].first_row
     return Lowest(-distances[free], block.ids[free], rows, most).cut()

@@ -262,7 +262,7 @@ def quantised_rows(block: RowBlock, model: Model, scale: Scale) -> QuantisedRows
     columns = (
         np.tile(np.arange(block.n_features, dtype=np.int32), block.n_rows)
         if block.is_dense
-        else block.indices
+        else block.arrays.indexed.indices
     )
     starts = block.indptr.astype(np.int64)
     if not quantised.centring.any():

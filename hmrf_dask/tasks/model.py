@@ -37,7 +37,7 @@ class Settings:
     inference: Inference = "icm"
     refine: str | bool = "auto"
     learn_weights: bool = False
-    metric: str = ""  # "full", or "auto": full, diagonal (learned weights) or none
+    metric: str = ""  # "full", which has steps; "auto" until it is decided
     weight_update: WeightUpdate = "normalized"
     closure: bool = True
     on_conflict: Literal["warn", "raise", "keep", "drop"] = "warn"
@@ -47,9 +47,18 @@ class Settings:
     tol: float = 2e-5
     hard: bool = False  # no pair is ever broken: COP-KMeans
     retries: int = 0  # more searches for labels that keep hard pairs
-    outliers: float | str | None = None  # marked after the fit: "auto", or a share of the rows
+    outliers: float | str | None = None  # which rows are of no cluster: "auto", or a share of them
+    trim_outliers: bool = False  # whether they are kept out of centroids, or marked after the fit
     seed: int = 0
     task_memory: int = 2**30
+
+
+@dataclass(frozen=True)
+class Limits(Sized):
+    """How far rows may be from their centroids and not be kept out of these, held for a phase."""
+
+    reach: FloatArray  # (K,), τ
+    middle: FloatArray  # (d,), see `Distortion.middle`
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,7 @@ class Model(Sized):
     centroids: FloatArray
     smoothing: float = 0.0
     exponent: int = 43  # sums hold summands times 2**exponent
+    limits: Limits | None = None  # where outliers are kept out of centroids
     drift: CentroidDrift | None = field(default=None, init=False, repr=False, compare=False)
     _made: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
@@ -69,6 +79,11 @@ class Model(Sized):
     def n_clusters(self) -> int:
         """K."""
         return len(self.centroids)
+
+    @property
+    def linear(self) -> bool:
+        """Whether Σ D follows from the sums: not where some rows are out, and others may go."""
+        return self.distortion.linear and self.limits is None
 
     def table(self) -> Any:
         """Return the centroids as the distortion's kernels use them, made once in a process."""
@@ -113,11 +128,11 @@ class Model(Sized):
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave the table behind: it is made again faster than it travels."""
         parts = (self.distortion, self.weights, self.centroids, self.smoothing, self.exponent)
-        return _with_drift, (*parts, self.drift)
+        return _with_drift, (*parts, self.limits, self.drift)
 
     def sized_values(self) -> tuple[Any, ...]:
         """Return the arrays, and as much again twice for the table that is made later."""
-        return self.weights, self.centroids, self.centroids, self.centroids
+        return self.weights, self.centroids, self.centroids, self.centroids, self.limits
 
 
 def _with_drift(*parts: Any) -> Model:
@@ -194,6 +209,9 @@ class WeightPrior:
     offset: float = 0.0  # T of the entropy rule
 
 
+NO_FACTOR = np.zeros((0, 0))
+
+
 @dataclass(frozen=True)
 class State:
     """One committed iteration; the next is a pure function of it, the corpus and the pairs."""
@@ -205,6 +223,7 @@ class State:
     linked: tuple[LabelsFile, ...]  # labels of linked partitions
     energy: Energy
     prior: WeightPrior = field(default_factory=WeightPrior)
+    factor: FloatArray = field(default_factory=lambda: NO_FACTOR)  # G: rows are z·G, none: z
     optimal: bool = False  # whether the centroids are those of the sums, but for vacant clusters
 
 

@@ -15,19 +15,21 @@ import numpy as np
 import scipy.sparse as sp
 
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.kernels.distances import LINKED
+from hmrf_dask.kernels.distances import LINKED, OUT
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.criteria import nonzero_rows
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import StoredLabels
+from hmrf_dask.tasks.trimming import clusters_of, remote
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 WIDTH = 256  # classes in each unit of the logarithm
 CLASSES = 2**15
 NOWHERE = CLASSES - 1  # the class of rows without a direction
-# Outliers are beyond the median of their cluster by this times the median deviation of all rows:
-# chosen on two triples of newsgroups with abstracts of arXiv and of Classic3 among them.
-DEVIATIONS = (7, 2)
+# Outliers are beyond the median of their cluster by this times the median deviation of all rows,
+# TRIMMED where they are kept out of centroids: chosen on two triples of newsgroups with abstracts
+# of arXiv and of Classic3 among them.
+DEVIATIONS, TRIMMED = (7, 2), (27, 8)
 BATCH_BYTES = 2**26  # of the distances of some rows to all centroids
 
 
@@ -64,11 +66,51 @@ def counts_by_cluster(block: RowBlock, stored: StoredLabels, model: Model) -> sp
     labels, metric = stored.read(), Metric(model.distortion, model.weights, model.n_clusters)
     free = np.flatnonzero(labels != LINKED)
     rows, own = block.take(free), labels[free]
-    classes = classes_of(rows, metric, model.table(), own)
-    ones, shape = np.ones(len(free), np.int64), (model.n_clusters, CLASSES)
-    counts = sp.csr_array((ones, (own, classes)), shape=shape)
+    return _counted(own, classes_of(rows, metric, model.table(), own), model.n_clusters)
+
+
+def _counted(labels: LabelArray, classes: IntArray, n_clusters: int) -> sp.csr_array:
+    ones = np.ones(len(labels), np.int64)
+    counts = sp.csr_array((ones, (labels, classes)), shape=(n_clusters, CLASSES))
     counts.sum_duplicates()
     return counts
+
+
+def remote_counts(
+    block: RowBlock, stored: StoredLabels, model: Model, middle: FloatArray
+) -> sp.csr_array:
+    """Return the same by how far rows are from their own centroids, (K, CLASSES).
+
+    Rows that are out count too, in their clusters.
+    """
+    labels = clusters_of(stored.read())
+    free = np.flatnonzero(labels != LINKED)
+    rows, own = block.take(free), labels[free]
+    terms = model.distortion.terms(rows, model.weights)
+    far = remote(rows, terms, model, middle, own)
+    directed = np.isfinite(far)
+    classes = np.full(len(free), NOWHERE)
+    numbers = np.floor(np.log(far[directed]) * WIDTH).astype(np.int64) + CLASSES // 2
+    classes[directed] = np.clip(numbers, 0, NOWHERE - 1)
+    return _counted(own, classes, model.n_clusters)
+
+
+def reach_of(counts: sp.csr_array, share: float | None) -> FloatArray:
+    """Return the distance at which the classes above the limit of each cluster begin.
+
+    A cluster without rows has the widest limit: whoever comes to be nearest to it is in.
+
+    Examples
+    --------
+    >>> counts = np.zeros((2, CLASSES), np.int64)
+    >>> counts[0, CLASSES // 2] = 5
+    >>> (WIDTH * np.log(reach_of(sp.csr_array(counts), None))).round().tolist()
+    [4.0, 4.0]
+    """
+    limits = limits_of(counts, share, TRIMMED)
+    filled = np.diff(counts.indptr) > 0
+    limits[~filled] = limits[filled].max(initial=0)
+    return np.asarray(np.exp((limits + 1 - CLASSES // 2) / WIDTH), np.float64)
 
 
 def added(parts: Sequence[sp.csr_array]) -> sp.csr_array:
@@ -76,7 +118,9 @@ def added(parts: Sequence[sp.csr_array]) -> sp.csr_array:
     return reduce(add, parts)
 
 
-def limits_of(counts: sp.csr_array, share: float | None) -> IntArray:
+def limits_of(
+    counts: sp.csr_array, share: float | None, multiple: tuple[int, int] = DEVIATIONS
+) -> IntArray:
     """Return the class beyond which the rows of each cluster are outliers.
 
     That is the median of the cluster and a distance from it that is the same for all: a multiple of
@@ -102,7 +146,7 @@ def limits_of(counts: sp.csr_array, share: float | None) -> IntArray:
     if share is None:
         both = deviations[CLASSES:].copy()
         both[1:] += deviations[CLASSES - 1 : 0 : -1]
-        factor, divisor = DEVIATIONS
+        factor, divisor = multiple
         reach = factor * max(1, _median(both)) // divisor
     else:
         allowed = int(share * int(counts.sum())) - int(counts[:, [NOWHERE]].sum())
@@ -121,6 +165,11 @@ def outliers(block: RowBlock, stored: StoredLabels, model: Model, limits: IntArr
     """Return which rows are outliers; linked rows never are."""
     metric = Metric(model.distortion, model.weights, model.n_clusters)
     return beyond_limits(block, metric, model.table(), stored.read(), limits)
+
+
+def are_out(stored: StoredLabels) -> BoolArray:
+    """Return which rows of a partition are kept out of centroids."""
+    return np.asarray(stored.read() <= OUT)
 
 
 def beyond_limits(

@@ -19,6 +19,7 @@ from hmrf_dask.kernels.sums import Accumulator, Sums, joined
 from hmrf_dask.rows.block import RowBlock, check_finite, fingerprint, survey
 from hmrf_dask.rows.files import Blocks, BlockSource, InTurn
 from hmrf_dask.tasks.model import Model
+from hmrf_dask.tasks.trimming import row_costs, settled
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray, RowArray, Sized
 
 FEW = 5  # zero rows that are named
@@ -295,7 +296,12 @@ def _relabelled(partitions: TaskSlice, model: Model, store: LabelStore, new: Rel
 
 
 def assign(partitions: TaskSlice, model: Model, store: LabelStore) -> Step:
-    """Give every row that is not linked its nearest centroid."""
+    """Give every row that is not linked its nearest centroid, or keep it out of that."""
+    if model.limits is not None:
+        return _relabelled(
+            partitions, model, store,
+            lambda part, terms: settled(part.block, terms, model, part.labels),
+        )  # fmt: skip
     table, distortion = model.table(), model.distortion
 
     def nearest(part: Labelled, terms: Any) -> tuple[LabelArray, IntArray]:
@@ -329,7 +335,7 @@ def keep_labels(partitions: TaskSlice, model: Model, store: LabelStore) -> Step:
 
 def _change(block: RowBlock, model: Model, labels: LabelArray, after: LabelArray) -> IntArray:
     """Return the exact change of Σ D of the rows that had a label; 0 where it follows from sums."""
-    if model.distortion.linear:
+    if model.linear:
         return exact_zero()
     moved = np.flatnonzero((labels != after) & (labels >= 0))
     rows, table = block.take(moved), model.table()
@@ -371,11 +377,11 @@ def total(partitions: TaskSlice, model: Model, store: LabelStore) -> Sums | Accu
 
 
 def measure(partitions: TaskSlice, model: Model, run: CheckpointStore) -> IntArray:
-    """Return Σ D exactly, the distance of every row computed."""
-    table, limbs = model.table(), [exact_zero()]
+    """Return Σ D exactly, the distance of every row computed; of rows that are out their limit."""
+    limbs = [exact_zero()]
     for block, cached, _, labels in partitions.labelled(run):
         terms = terms_of(block, cached, model)
-        limbs.append(exact_sum(model.distortion.own_distances(block, terms, table, labels)))
+        limbs.append(exact_sum(row_costs(block, terms, model, labels)))
     return add_limbs(limbs)
 
 

@@ -76,7 +76,9 @@ def narrowed(sample: StartSample) -> StartSample:
     block, extent = sample.block, sample.extent
     if block.is_dense or not sample.distortion.narrows:
         return sample
-    features = np.flatnonzero(np.bincount(block.indices, minlength=block.n_features) > 1)
+    often = np.bincount(block.indices, minlength=block.n_features) > 1
+    often[block.n_features - block.n_dense :] = True
+    features = np.flatnonzero(often)
     if len(features) in (0, block.n_features):
         return sample
     ends = extent.minimum[features], extent.maximum[features]

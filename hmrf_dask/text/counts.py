@@ -53,6 +53,10 @@ class TextSettings(BaseModel):
         description="What rows are made of: words, letters within words, words hashed into "
         "n_features columns, or numbers of a model.",
     )
+    column: Annotated[str, Field(min_length=1, max_length=1_000)] | None = Field(
+        default=None,
+        description="Which of several columns of documents.text this is made of; without it, all.",
+    )
     lowercase: StrictBool = Field(default=True, description="Whether letters are made small first.")
     strip_accents: Literal["ascii", "unicode"] | None = Field(
         default=None, description="Whether accents are taken off, as in scikit-learn."
@@ -136,6 +140,8 @@ class TextSettings(BaseModel):
         unit = "characters" if self.kind == "characters" else "words"
         counting = {"lowercase", "strip_accents", "stop_words", "ngram_range"}
         content = {"unit": unit, **self.model_dump(mode="json", include=counting)}
+        if self.column is not None:
+            content["column"] = self.column
         return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

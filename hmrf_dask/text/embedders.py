@@ -11,6 +11,7 @@ import re
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module, metadata, util
@@ -21,7 +22,13 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 import scipy.sparse
 
-from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted, meant
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HmrfError,
+    InvalidInputError,
+    counted,
+    meant,
+)
 from hmrf_dask.redaction import shortened
 from hmrf_dask.types import AnyArray, RowArray
 
@@ -92,14 +99,26 @@ def find_embedder(model: str, folder: Callable[[str], str] = os.path.expanduser)
         )
     if "/" in model or model in (".", "..", "~"):
         return _of_folder(folder(model))
-    made = _class_of(model) if ":" in model else _named(model)
+    with _in_words(f"model {model} must be a class that can be imported"):
+        made = _class_of(model) if ":" in model else _named(model)
+    with _in_words(f"model {model} must be a class that is made without arguments"):
+        return _checked(made(), model)
+
+
+@contextmanager
+def _in_words(wanted: str) -> Iterator[None]:
+    """Say what code raised that is not ours, in one sentence that begins with what is wanted."""
     try:
-        found = made()
-    except TypeError as error:
-        raise ConfigurationError(
-            f"model {model} must be a class that is made without arguments, got: {error}"
-        ) from error
-    return _checked(found, model)
+        yield
+    except HmrfError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{wanted}, got {_said(error)}; correct it") from error
+
+
+def _said(error: Exception) -> str:
+    """Return an error's class and its first words."""
+    return f"{type(error).__name__}: {shortened(str(error))}"
 
 
 def _checked(found: object, model: str) -> Embedder:
@@ -143,12 +162,7 @@ def _class_of(model: str) -> Callable[[], object]:
             f"{', '.join(allowed) or 'none'}"
         )
     module, _, name = model.partition(":")
-    try:
-        found: Callable[[], object] = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"model {model} must be a class that can be imported, got: {error}"
-        ) from error
+    found: Callable[[], object] = getattr(import_module(module), name)
     return found
 
 
@@ -202,19 +216,23 @@ def loaded(embedder: Embedder) -> Embedder:
     """Return the embedder of this identity that is loaded in this process; one is loaded once."""
     with _LOADING:
         if embedder.identity not in _LOADED:
-            embedder.load()
+            with _in_words(f"the model {embedder.identity} must be one that can be loaded"):
+                embedder.load()
             _LOADED[embedder.identity] = embedder
         return _LOADED[embedder.identity]
 
 
-def checked_vectors(embedder: Embedder, texts: Sequence[str]) -> RowArray:
-    """Return vectors of texts, or raise InvalidInputError where the model keeps not to its word."""
-    vectors = np.asarray(embedder.embed(texts))
+def checked_vectors(embedder: Embedder, texts: Sequence[str], ids: Sequence[str] = ()) -> RowArray:
+    """Return vectors of texts, or raise InvalidInputError where the model keeps not to its word.
+
+    `ids` are those of the documents, where they are known: errors name them.
+    """
+    vectors = _embedded(embedder, texts, ids)
     wanted = (len(texts), embedder.width)
     if vectors.shape != wanted or vectors.dtype.kind != "f":
         raise InvalidInputError(
             f"the embedder {embedder.identity} must return vectors of float32, shape {wanted}, got "
-            f"{vectors.dtype} of shape {vectors.shape}; correct it"
+            f"{vectors.dtype} of shape {vectors.shape}{_among(texts, ids)}; correct it"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         vectors = np.ascontiguousarray(vectors, np.float32)
@@ -222,18 +240,62 @@ def checked_vectors(embedder: Embedder, texts: Sequence[str]) -> RowArray:
     if len(bad):
         raise InvalidInputError(
             f"the embedder {embedder.identity} must return finite numbers, got NaN or infinity for "
-            f"{counted(len(bad), 'text')}, the first {shortened(texts[bad[0]])}; correct it, or "
-            "leave such texts out"
+            f"{counted(len(bad), 'text')}, the first {_named_text(texts, ids, int(bad[0]))}; "
+            "correct it, or leave such texts out"
         )
     if embedder.row_exact and len(texts) > 1:
-        alone = np.asarray(embedder.embed(texts[:1]), np.float32)
+        alone = _embedded(embedder, texts[:1], ids[:1]).astype(np.float32)
         if not np.array_equal(alone, vectors[:1]):
             raise InvalidInputError(
                 f"the embedder {embedder.identity} must return the same vector for the same text, "
-                f"as its row_exact says, got others for {shortened(texts[0])}, alone and with "
-                f"{len(texts) - 1} more; correct it, or let row_exact be False"
+                f"as its row_exact says, got others for {_named_text(texts, ids, 0)}, alone and "
+                f"with {len(texts) - 1} more; correct it, or let row_exact be False"
             )
     return vectors
+
+
+def _embedded(embedder: Embedder, texts: Sequence[str], ids: Sequence[str]) -> AnyArray:
+    """Return what a model makes of texts, or say at which of them it fails."""
+    made = _attempt(embedder, texts)
+    if not isinstance(made, Exception):
+        return made
+    first, last = 0, len(texts)
+    while last - first > 1:  # half of them at a time
+        middle = (first + last) // 2
+        half = _attempt(embedder, texts[first:middle])
+        if isinstance(half, Exception):
+            last, made = middle, half
+        else:
+            first = middle
+    alone = _attempt(embedder, texts[first:last])
+    where = (
+        f"for {_named_text(texts, ids, first)}" if isinstance(alone, Exception)
+        else f"for {counted(len(texts), 'text')} together{_among(texts, ids)}"
+    )  # fmt: skip
+    raise InvalidInputError(
+        f"the embedder {embedder.identity} must return a vector for every text, got {_said(made)} "
+        f"{where}; correct it, or leave such texts out"
+    ) from made
+
+
+def _attempt(embedder: Embedder, texts: Sequence[str]) -> AnyArray | Exception:
+    """Return what a model makes of texts, or what it raised; our own errors are in words."""
+    try:
+        return np.asarray(embedder.embed(texts))
+    except HmrfError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+        return error
+
+
+def _among(texts: Sequence[str], ids: Sequence[str]) -> str:
+    return f", the first of them {_named_text(texts, ids, 0)}" if len(texts) else ""
+
+
+def _named_text(texts: Sequence[str], ids: Sequence[str], place: int) -> str:
+    """Return what a text is called in an error."""
+    text = shortened(texts[place])
+    return f"document {shortened(ids[place])} ({text})" if len(ids) else text
 
 
 # ---- static: a vector for each token, the mean of those of a text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from hashlib import sha256
 
@@ -108,6 +108,13 @@ class Dense:
     model: str = field(compare=False)  # as the job names it, a folder as an absolute path
     width: int
     share: float  # of the squared length of a row; what is left is the words'
+    column: str | None = None  # of the documents that was embedded; None: all of their text
+
+    @property
+    def described(self) -> str:
+        """What a vocabulary's name depends on: a setting that is not used changes nothing."""
+        values = self.identity, "", self.width, self.share
+        return repr(values if self.column is None else (*values, self.column))
 
     @property
     def alone(self) -> bool:
@@ -168,10 +175,12 @@ class Vocabulary(Sized):
     def identity(self) -> str:
         """What it holds, hashed."""
         settings = self.settings.model_dump(mode="json")
+        if self.settings.column is None:
+            del settings["column"]
         counts = self.n_documents, self.n_known, self.n_occurrences
         content = sha256(repr((sorted(settings.items()), counts, self.components.shape)).encode())
         if self.dense is not None:
-            content.update(repr(astuple(replace(self.dense, model=""))).encode())
+            content.update(self.dense.described.encode())
         content.update("\n".join(term or "" for term in self.terms.to_pylist()).encode())
         content.update(self.idf.astype("<f4").tobytes())
         content.update(self.components.astype("<f8").tobytes())

@@ -54,7 +54,7 @@ from hmrf_dask.text.tfidf import (
     make_vocabulary,
     to_rows,
 )
-from hmrf_dask.text.vectors import StoredVectors, vectors_of
+from hmrf_dask.text.vectors import StoredVectors, texts_of, vectors_of
 
 LSA_ITERATIONS, LSA_SEED = 7, 0
 WRITTEN = "rows.json"
@@ -158,7 +158,7 @@ def _count_source(source: TextSource, settings: TextSettings, place: Place) -> C
         return known
     batches: list[CountedBatch] = []
     for batch in source.read():
-        counted = count_texts(batch.texts, settings)
+        counted = count_texts(texts_of(batch, settings.column), settings)
         batches.append(write_counted(storage, key, len(batches), counted, batch.ids))
     counts = CountedSource(key, tuple(batches), source.record(), damage)
     write_source(storage, counts)
@@ -335,7 +335,8 @@ def rows_of_texts(
 ) -> RowBlock:
     """Return the rows of a few texts in memory, the same bits as in files.
 
-    Where the vocabulary has vectors, those that are stored in the output `place` are not made
+    A text stands for each of the columns that rows are made of. Where the vocabulary has vectors,
+    those that are stored in the output `place` are not made
     again; others are made by the model that the vocabulary names.
 
     Examples
@@ -349,7 +350,8 @@ def rows_of_texts(
     ids, vectors = [str(number) for number in range(len(texts))], None
     if vocabulary.dense is not None:
         embedder = _embedder_of(vocabulary.dense)
-        vectors = RowBlock.from_array(vectors_of(texts, embedder, place), ids)
+        column = vocabulary.dense.column
+        vectors = RowBlock.from_array(vectors_of(texts, embedder, place, column), ids)
     return _weighed(count_texts(texts, vocabulary.settings), vocabulary, ids, vectors)[0]
 
 

@@ -101,12 +101,12 @@ class _OtherLogError(Exception):
     """A log is sound, but not the one that was named."""
 
 
-def folder_of(embedder: Embedder) -> str:
-    """Return the folder of an embedder's vectors, below an output."""
-    return f"{VECTORS}/{key_of(embedder.identity)}"
+def folder_of(embedder: Embedder, column: str | None = None) -> str:
+    """Return the folder of an embedder's vectors, of one column or of whole texts, in an output."""
+    return f"{VECTORS}/{key_of(embedder.identity, column)}"
 
 
-def key_of(identity: str) -> str:
+def key_of(identity: str, column: str | None = None) -> str:
     """Return the name of the folder of an embedder's vectors.
 
     Examples
@@ -114,7 +114,14 @@ def key_of(identity: str) -> str:
     >>> len(key_of("wordllama/4c1a"))
     24
     """
-    return sha256(identity.encode()).hexdigest()[:24]
+    named = identity if column is None else f"{identity}\n{column}"
+    return sha256(named.encode()).hexdigest()[:24]
+
+
+def texts_of(batch: Any, column: str | None) -> Sequence[str]:
+    """Return the texts of a batch of documents, or what one of several columns has of them."""
+    texts: Sequence[str] = batch.texts if column is None else batch.columns.get(column, batch.texts)
+    return texts
 
 
 def hashes_of(texts: Sequence[str]) -> AnyArray:
@@ -132,12 +139,14 @@ def hashes_of(texts: Sequence[str]) -> AnyArray:
 # ---- a source
 
 
-def embed_texts(source: Any, embedder: Embedder, place: Place, most_bytes: int) -> VectorSource:
+def embed_texts(
+    source: Any, embedder: Embedder, place: Place, most_bytes: int, column: str | None = None
+) -> VectorSource:
     """Return the vectors of the texts of a source; those that are stored are not made again.
 
     The index of the texts that are stored may take `most_bytes` in a process.
     """
-    storage, folder = place.storage, folder_of(embedder)
+    storage, folder = place.storage, folder_of(embedder, column)
     known, damage = value_or_damage(lambda: _read_source(storage, folder, source.key))
     if known is not None and _are_there(storage, folder, known):
         _refuse_width(embedder, known.width)
@@ -145,7 +154,8 @@ def embed_texts(source: Any, embedder: Embedder, place: Place, most_bytes: int) 
     index = _index_of(storage, folder)
     batches, n_new, n_zero, first_zero = list[VectorBatch](), 0, 0, ""
     for number, batch in enumerate(source.read()):
-        places, new = _places_of(index, batch.texts, embedder, most_bytes)
+        named = texts_of(batch, column), batch.ids
+        places, new = _places_of(index, named, embedder, most_bytes)
         made = _written(index, f"{folder}/{source.key}", number, places)
         batches.append(made)
         empty = np.flatnonzero(~StoredVectors(folder, embedder.width, made).read(storage).any(1))
@@ -156,7 +166,9 @@ def embed_texts(source: Any, embedder: Embedder, place: Place, most_bytes: int) 
     return _source_of(folder, record, damage)
 
 
-def vectors_of(texts: Sequence[str], embedder: Embedder, place: Place | None) -> RowArray:
+def vectors_of(
+    texts: Sequence[str], embedder: Embedder, place: Place | None, column: str | None = None
+) -> RowArray:
     """Return the vectors of a few texts: those that are stored in an output, others made now.
 
     Nothing is written: whoever asks may only read there.
@@ -164,14 +176,15 @@ def vectors_of(texts: Sequence[str], embedder: Embedder, place: Place | None) ->
     vectors = np.zeros((len(texts), embedder.width), np.float32)
     places = np.full(len(texts), -1, np.int64)
     if place is not None and len(texts):
-        index = _index_of(place.storage, folder_of(embedder))
+        folder = folder_of(embedder, column)
+        index = _index_of(place.storage, folder)
         with index.lock:
             index.refresh(task_bytes=0)
             _refuse_width(embedder, index.width)
             places = index.find(hashes_of(texts))
         stored = np.flatnonzero(places >= 0)
         vectors[stored] = _read_places(
-            place.storage, folder_of(embedder), embedder.width, places[stored], index.logs
+            place.storage, folder, embedder.width, places[stored], index.logs
         )
     missing = np.flatnonzero(places < 0)
     if len(missing):
@@ -205,9 +218,16 @@ def _refuse_width(embedder: Embedder, stored: int | None) -> None:
 
 
 def _places_of(
-    index: VectorIndex, texts: Sequence[str], embedder: Embedder, most_bytes: int
+    index: VectorIndex,
+    named: tuple[Sequence[str], Sequence[str]],
+    embedder: Embedder,
+    most_bytes: int,
 ) -> tuple[IntArray, int]:
-    """Return where the vector of each text lies, stored now where it was not, and how many were."""
+    """Return where the vector of each text lies, stored now where it was not, and how many were.
+
+    Texts come with the ids of their documents.
+    """
+    texts, ids = named
     if not texts:
         return np.zeros(0, np.int64), 0
     hashes, first, which = np.unique(hashes_of(texts), return_index=True, return_inverse=True)
@@ -216,7 +236,10 @@ def _places_of(
         _refuse_width(embedder, index.width)
         missing = np.flatnonzero(index.find(hashes) < 0)
     if len(missing):  # in the order of their hashes, whatever the order of the texts
-        vectors = checked_vectors(loaded(embedder), [texts[one] for one in first[missing].tolist()])
+        new = first[missing].tolist()
+        vectors = checked_vectors(
+            loaded(embedder), [texts[one] for one in new], [ids[one] for one in new]
+        )
         index.store(hashes[missing], vectors, most_bytes)
     with index.lock:
         return index.find(hashes)[which], len(missing)

@@ -41,6 +41,7 @@ ROWS = {
     "commits": "rows_iterations.commits",
     "pairs": "rows_iterations.pairs",
     "divergences": "rows_kernels.divergences",
+    "kinds": "rows_kernels.kinds",
     "processes": "rows_iterations.processes",
     "tenfold": "rows_iterations.tenfold",
     "out-of-core": "rows_out_of_core.out_of_core",

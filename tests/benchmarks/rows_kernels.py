@@ -1,4 +1,4 @@
-"""Rows about kernels alone, on one thread: the E-step against scikit-learn's, and the divergences.
+"""Rows about kernels alone, on one thread: E-steps against scikit-learn's, and our own.
 
 What a kernel reads is made before the clock runs, on both sides: terms of rows and tables of
 centroids here, norms and work arrays there.
@@ -6,21 +6,23 @@ centroids here, norms and work arrays there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hmrf_dask import HMRFKMeans
+from hmrf_dask import Blocks, HMRFKMeans
 from hmrf_dask.distortions import Distortion, make_distortion
 from hmrf_dask.distortions.base import Extent
-from hmrf_dask.rows.block import RowBlock
+from hmrf_dask.rows.block import RowBlock, survey
 from tests.benchmarks.corpora import first_centroids
-from tests.benchmarks.measuring import Bench, Figure, in_turn, ratios, raw, threads
+from tests.benchmarks.measuring import Bench, Figure, Timed, in_turn, ratios, raw, threads
 
 ASKED = {20: (6.0, 9.0), 100: (11.0, 15.0), 500: (35.0, 48.0)}
 STEPS = 5  # the step that is timed
+WIDTH = 256  # of vectors that go with words
+MOVED = 0.03  # of their rows: float64 decides these, which takes as long as there are words
 TIE = 1e-5  # distances closer than float32 sums of a hundred products can tell
 
 
@@ -46,25 +48,34 @@ class Step:
         return self.distortion.own_distances(self.block, self.terms, self.table, labels)
 
 
-def extent_of(X: Any) -> Extent:
-    """Return the facts of a matrix that distortions ask for."""
-    masses = np.asarray(X.sum(axis=1), np.float64)
-    maximum = np.asarray(X.max(axis=0).toarray(), np.float64).ravel()
-    minimum = np.asarray(X.min(axis=0).toarray(), np.float64).ravel()
-    return Extent(*X.shape, minimum, maximum, float(masses.mean()), float(masses.max()))
+def extent_of(block: RowBlock) -> Extent:
+    """Return the facts of rows that distortions ask for."""
+    facts = survey(block)
+    return Extent(
+        *block.shape,
+        *(facts.minimum.astype(np.float64), facts.maximum.astype(np.float64)),
+        *(float(facts.mass.mean()), float(facts.mass.max())),
+    )
+
+
+def block_of(X: Any) -> RowBlock:
+    """Return the rows of a matrix, or of several kinds, as a block."""
+    if isinstance(X, Blocks):
+        return X.rows
+    return RowBlock.from_array(X) if isinstance(X, np.ndarray) else RowBlock.from_scipy(X)
 
 
 def fifth_step(X: Any, n_clusters: int, distortion: str = "cosine") -> Step:
     """Return the fifth E-step from random documents: some rows still move, as in most of a fit."""
-    first = first_centroids(X, n_clusters)
+    block, weights = block_of(X), np.ones(X.shape[1])
+    first = first_centroids(block.to_scipy(), n_clusters)
     if distortion != "cosine":
         first += 1.0 / X.shape[1]  # an entry of zero is infinitely far from words it lacks
     model = HMRFKMeans(
         n_clusters, distortion=distortion, init=first, n_init=1, refine=False, max_iter=STEPS - 1,
         learn_weights=False, random_state=0,
     ).fit(X)  # fmt: skip
-    bound = make_distortion(distortion).bind(extent_of(X))
-    block, weights = RowBlock.from_scipy(X), np.ones(X.shape[1])
+    bound = make_distortion(distortion).bind(extent_of(block))
     table = bound.table(model.cluster_centers_, weights, model.smoothing_)
     terms = bound.terms(block, weights)
     return Step(bound, block, terms, table, model.cluster_centers_, model.labels_)
@@ -139,6 +150,58 @@ def _estep(bench: Bench, n_clusters: int, n_rows: int) -> Figure:
             "share_moved": round(float((runs["ours"][0].value != step.labels).mean()), 4), **found,
         },
     )  # fmt: skip
+
+
+def kinds(bench: Bench) -> list[Figure]:
+    """Time E-steps over words with vectors against those over words and over vectors alone."""
+    return [_kinds(bench, n_clusters, n) for n_clusters, n in bench.sizes.estep_rows.items()]
+
+
+def _kinds(bench: Bench, n_clusters: int, n_rows: int) -> Figure:
+    bench.say(f"E-steps over words and vectors, K = {n_clusters}, {n_rows:,} rows")
+    rows, rng = bench.rows(n_rows), np.random.default_rng(0)
+    middles = rng.standard_normal((int(rows.topics.max()) + 1, WIDTH), np.float32)
+    vectors = middles[rows.topics]
+    vectors += 2.5 * rng.standard_normal(vectors.shape, np.float32)
+    works = {"words": rows.X, "vectors": vectors, "both": Blocks([rows.X, vectors], [1, 0.5])}
+    fifth = {name: fifth_step(X, n_clusters) for name, X in works.items()}
+    with threads(1):
+        steps = {name: with_movers(step) for name, step in fifth.items()}
+        runs = in_turn(
+            bench.sizes.repeats,
+            {name: step.nearest for name, step in steps.items()}
+            | {f"{name}, fifth step": step.nearest for name, step in fifth.items()},
+            bench.sizes.at_least,
+        )
+    moved = {
+        f"moved_in_fifth_step_{name}": round(float((one.nearest() != one.labels).mean()), 4)
+        for name, one in fifth.items()
+    }
+    of_fifth = against_alone(runs, ", fifth step")
+    return Figure(
+        f"kinds-{n_clusters}",
+        f"E-step over words and vectors, against the sum of both alone, K = {n_clusters}",
+        against_alone(runs), better="less", must=1.15, aim=1.0, raw=raw(runs),
+        facts={
+            "rows": n_rows, "non_zeros": int(rows.X.nnz), "vector": WIDTH, "moved": MOVED,
+            "fifth_step": round(float(np.median(of_fifth)), 3), **moved,
+        },
+    )  # fmt: skip
+
+
+def with_movers(step: Step) -> Step:
+    """Return a step before which the same rows have another label, whatever they are made of."""
+    labels, rng = step.nearest(), np.random.default_rng(1)
+    moving = rng.random(len(labels)) < MOVED
+    labels[moving] = (labels[moving] + 1) % len(step.centroids)
+    return replace(step, labels=labels)
+
+
+def against_alone(runs: dict[str, list[Timed]], which: str = "") -> tuple[float, ...]:
+    """Return the time of both kinds against the sum of each alone."""
+    words, vectors = runs[f"words{which}"], runs[f"vectors{which}"]
+    alone = [Timed(a.wall + b.wall, a.cpu + b.cpu) for a, b in zip(words, vectors, strict=True)]
+    return ratios(runs[f"both{which}"], alone, "cpu")
 
 
 def divergences(bench: Bench) -> list[Figure]:

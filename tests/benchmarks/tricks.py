@@ -94,7 +94,7 @@ def _copy(source, n, target, place):  # type: ignore[no-untyped-def]
 
 
 @inner(inline="always")
-def _no_row_hint(values, indices, indptr, row):  # type: ignore[no-untyped-def]
+def _no_row_hint(rows, row):  # type: ignore[no-untyped-def]
     pass
 
 
@@ -118,7 +118,7 @@ def _row_hints() -> tuple[Replacement, ...]:
     return (
         (nearest, "_nearest", recompiled(nearest._nearest, prefetch_row=_no_row_hint)),
         (distances, "_own", recompiled(distances._own, prefetch_row=_no_row_hint)),
-        (sums, "_scatter", recompiled(sums._scatter, _prefetch=_no_hint)),
+        (sums, "_scatter", recompiled(sums._scatter, prefetch_later=_no_hint)),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import scipy.sparse
 
 from hmrf_dask import (
     ConstrainedKMeans,
@@ -21,7 +22,7 @@ from hmrf_dask import (
     SeededKMeans,
 )
 from tests.support.family_fits import blobs, some_labels, text_corpus
-from tests.support.fits import NO_PAIRS, SIZES, Case, Projection, text_case
+from tests.support.fits import NO_PAIRS, SIZES, Case, Mixed, Projection, text_case
 from tests.support.own_distortions import Hellinger, histograms
 from tests.support.problems import label_pairs, pairs_of_classes, planted_text, string_ids
 
@@ -132,6 +133,16 @@ def of_own_distortion() -> Case:
     return Case(rows, *label_pairs(hidden, 40, 3), parameters)
 
 
+def of_two_kinds(**parameters: Any) -> Mixed:
+    """Return text with a vector around that of its topic next to the words of each row."""
+    case, rng = text_case(**{**SIZES, **parameters}), np.random.default_rng(5)
+    sizes = (SIZES[name] for name in ("n_rows", "n_features", "n_clusters"))
+    topics, width = planted_text(*sizes, 0, words=12)[1], Mixed.n_vectors
+    vectors = rng.normal(size=(3, width))[topics] + rng.normal(size=(case.n_rows, width))
+    both = scipy.sparse.hstack([case.X, vectors.astype(np.float32)], format="csr")
+    return Mixed(**{**vars(case), "X": both})
+
+
 def projected(*, dense: bool = False) -> Projection:
     """Return rows for LSA."""
     rows: Any = planted_text(240, 300, 6, 0, words=25)[0]
@@ -156,6 +167,7 @@ CASES = {
     "cosine dense": text_case(**DENSE),
     "euclidean dense": text_case(**DENSE, distortion="euclidean", learn_weights=True),
     "pearson dense": text_case(**DENSE, distortion="pearson"),
+    "words and vectors": of_two_kinds(ids=True),
 }
 FEW = {**SIZES, "n_rows": 70, "n_pairs": 50}  # rounds are many small tasks
 IN_ROUNDS = {
@@ -180,6 +192,12 @@ FITS: Mapping[str, Case] = {
     **CASES,
     **{f"{name}, in rounds": replace(case, memory=NARROW) for name, case in IN_ROUNDS.items()},
     "with ids": text_case(**SIZES, ids=True),
+    "words and vectors, learned": of_two_kinds(penalty="distance", learn_weights=True),
+    "words and vectors, euclidean": of_two_kinds(distortion="euclidean", learn_weights=True),
+    "words and vectors, first variation": of_two_kinds(refine=True, closure=False),
+    "words and vectors, beliefs": of_two_kinds(inference="belief-propagation"),
+    "words and vectors, in rounds": replace(of_two_kinds(), memory=NARROW),
+    "words and vectors, hard pairs": replace(of_two_kinds(), kind=COPKMeans),
     "kl with ids": text_case(**SIZES, ids=True, distortion="kl", learn_weights=True),
     "one start": text_case(**SIZES, init="neighborhoods"),
     "starts from a sample": sampled(40),
@@ -202,7 +220,14 @@ FITS: Mapping[str, Case] = {
     "KMeans": replace(of_family(KMeans, n_init=3), must=NO_PAIRS, cannot=NO_PAIRS),
     "PCKMeans": of_family(PCKMeans, n_init=2),
     "MPCKMeans": learning_pairs(),
+    "outliers kept out": text_case(**FEW, init="neighborhoods", outliers=0.1, trim_outliers=True),
+    "outliers kept out, euclidean": text_case(
+        **DENSE, distortion="euclidean", learn_weights=True, outliers=0.1, trim_outliers=True
+    ),
     "full metric": text_case(**DENSE, distortion="euclidean", learn_weights="full", ids=True),
+    "full metric, outliers kept out": text_case(
+        **DENSE, distortion="euclidean", learn_weights="full", outliers=0.1, trim_outliers=True
+    ),
     "COPKMeans": of_family(COPKMeans, n_init=2),
     "COPKMeans, many pairs": of_family(COPKMeans, 60, n_init=2),
     "COPKMeans, labels that are searched for": replace(

@@ -50,7 +50,11 @@ def bound(name: str, rows: Any) -> Distortion:
 
 
 def blocks_of(rows: Any) -> list[RowBlock]:
-    return [RowBlock.from_scipy(scipy.sparse.csr_array(rows)), RowBlock.from_array(rows)]
+    """Return rows as sparse ones, as dense ones, and as sparse ones with a dense end."""
+    first = RowBlock.from_scipy(scipy.sparse.csr_array(rows)), RowBlock.from_array(rows)
+    middle = rows.shape[1] // 2
+    words = RowBlock.from_scipy(scipy.sparse.csr_array(rows[:, :middle]))
+    return [*first, RowBlock.side_by_side(words, RowBlock.from_array(rows[:, middle:]))]
 
 
 def used(distortion: Distortion, block: RowBlock, centroids: Any, weights: Any, smoothing=0.0):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +49,27 @@ class OtherTopics(Topics):
         return [2.0 * value for value in super().one(text)]
 
 
+LISTED = "HMRF_DASK_TESTS_EMBEDDED"  # names the file that `Listed` writes
+PATIENCE = 120.0  # seconds
+
+
+class Listed(Topics):
+    """Lists every text in a file, whatever process embeds it; at a "barrier" it waits for one."""
+
+    identity = "listed"
+    row_exact = False  # else the first text is embedded once more, to see
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        listed, until = Path(os.environ[LISTED]), time.monotonic() + PATIENCE
+        if any("barrier" in text for text in texts):
+            listed.with_suffix(".waiting").touch()
+            while not listed.with_suffix(".open").exists() and time.monotonic() < until:
+                time.sleep(0.05)
+        with listed.open("a") as file:
+            file.write("".join(f"{sha256(text.encode()).hexdigest()}\n" for text in texts))
+        return super().embed(texts)
+
+
 class NotFinite(Topics):
     identity = "not-finite"
 
@@ -67,6 +91,62 @@ class Moody(Topics):
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         return super().embed(texts) + np.float32(len(texts))
+
+
+class Failing(Topics):
+    """Fails at one text, whatever comes with it."""
+
+    identity = "failing"
+
+    def one(self, text: str) -> list[float]:
+        if "unspeakable" in text:
+            raise KeyError("no such token")
+        return super().one(text)
+
+
+class Crowded(Topics):
+    """Fails at many texts together, not at one."""
+
+    identity = "crowded"
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        if len(texts) > 10:
+            raise MemoryError("too many")
+        return super().embed(texts)
+
+
+class Ragged(Topics):
+    """Gives lists of several lengths."""
+
+    identity = "ragged"
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return [[1.0] * (1 + number % 2) for number in range(len(texts))]  # type: ignore[return-value]
+
+
+class Fewer(Topics):
+    """Leaves the last text out."""
+
+    identity = "fewer"
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return super().embed(texts)[:-1]
+
+
+class Unmade(Topics):
+    """Cannot be made here."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no licence")
+
+
+class Unloaded(Topics):
+    """Cannot be loaded here."""
+
+    identity = "unloaded"
+
+    def load(self) -> None:
+        raise OSError("weights.bin is no file of weights")
 
 
 class Drifting(Topics):

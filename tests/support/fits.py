@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hmrf_dask import LSA, Constraints, HMRFKMeans
+from hmrf_dask import LSA, Blocks, Constraints, HMRFKMeans
 from hmrf_dask.corpus.partitioned import Corpus
 from tests.support.problems import label_pairs, planted_text, string_ids
 
@@ -128,6 +128,18 @@ def corpus_of(rows: Any, bounds: Bounds, ids: Any = None) -> Corpus:
 
 
 @dataclass(frozen=True, eq=False)
+class Mixed(Case):
+    """Rows of words, and of vectors in the last columns."""
+
+    n_vectors: int = 10
+
+    def corpus(self, bounds: Bounds) -> Corpus:
+        """Return both kinds side by side."""
+        kinds = self.X[:, : -self.n_vectors], self.X[:, -self.n_vectors :].toarray()
+        return corpus_of(Blocks(kinds, weights=[1, 0.5]), bounds, self.ids)
+
+
+@dataclass(frozen=True, eq=False)
 class Projection(Case):
     """Rows that LSA projects: without pairs, and with nothing to resume."""
 
@@ -189,7 +201,7 @@ def result_of(model: Any, ids: NDArray[np.str_] | None = None) -> Result:
     parts = (
         labels,
         model.cluster_centers_,
-        model.feature_weights_,
+        model.metric_ if model.feature_weights_ is None else model.feature_weights_,
         np.float64(model.objective_),
         np.asarray(model.objective_history_, np.float64),
         np.int64(model.n_iter_),

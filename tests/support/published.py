@@ -57,6 +57,8 @@ def values_of(parameter: Parameter) -> str:
 def default_of(parameter: Parameter) -> str:
     """Return the default, with those of methods and files that have another one."""
     others = [f"{name} {shown(value)}" for name, value in parameter.defaults.items()]
+    if parameter.python_alone:
+        others.append("Python alone")
     if parameter.in_files is REQUIRED:
         others.append("files: none")
     elif parameter.in_files is not None:

@@ -91,6 +91,8 @@ def example(n_clusters: int, n_documents: int) -> Report:
         (Broken("must", documents[0], documents[1], 0.5),),
         (Doubtful("a and b: same", "line 3"),),
         (Doubtful("x,y,z", "it has no kind"),),
+        12,
+        (("a", "b", "c"), tuple(f"document/{number}" for number in range(11))),
     )
     return Report(
         title="example",
@@ -150,7 +152,14 @@ def hostile() -> Report:
         title=payload(),
         clusters=clusters,
         documents_shown=tuple(map(bad, base.documents_shown)),
-        answers=AnswerPart(base.answers.counts, broken, doubtful, doubtful),
+        answers=AnswerPart(
+            base.answers.counts,
+            broken,
+            doubtful,
+            doubtful,
+            9,
+            (tuple(PAYLOADS[:3]), tuple(PAYLOADS)),
+        ),
         comparison=replace(base.comparison, moved=moved, names_before={"9": payload()}),
         fit=replace(base.fit, settings={payload(): payload()}, again=(payload(),)),
         agreement=Agreement({"NMI": 0.5}, (payload(), payload()), (0,), ((3,), (4,)), 7),

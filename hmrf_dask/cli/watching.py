@@ -1,0 +1,251 @@
+"""What machines watch of a command: metrics for Prometheus, and events as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hmrf_dask.cli.group import Place, with_options
+from hmrf_dask.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hmrf_dask.progress import Tell
+
+EVERY = 1.0  # seconds between two writes of the file
+NAMES = ("metrics_file", "metrics_address", "events_file", "performance_report")
+watch_options = with_options(
+    click.option(
+        "--metrics-file", type=Place(), help="Keep metrics of the run there, as Prometheus reads."
+    ),
+    click.option(
+        "--metrics-address", metavar="HOST:PORT", help="Serve them there, at /metrics, meanwhile."
+    ),
+    click.option("--events-file", type=Place(), help="Append every step and iteration as JSON."),
+    click.option(
+        "--performance-report", type=Place(), help="Write Dask's own report of a cluster's work."
+    ),
+)
+HELP = {
+    "hmrf_iteration": "The iteration of the phase that was committed last.",
+    "hmrf_energy": "J, what is minimised, after it.",
+    "hmrf_rows": "Documents of the fit.",
+    "hmrf_moved_rows": "Documents that changed their cluster in it.",
+    "hmrf_rows_per_second": "Documents that an iteration goes through in a second.",
+    "hmrf_empty_clusters": "Clusters without documents.",
+    "hmrf_commits_total": "Iterations, and finished starts, that were committed.",
+    "hmrf_step_done": "How much of the current step is done.",
+    "hmrf_step_size": "Of how much.",
+    "hmrf_start_time_seconds": "When the command began, in seconds since 1970.",
+    "hmrf_last_event_time_seconds": "When something was last reported.",
+    "hmrf_succeeded": "1 once the command has ended well, 0 before that and where it has not.",
+}
+
+
+class Metrics:
+    """The state of a run as numbers, in Prometheus' text format.
+
+    Examples
+    --------
+    >>> metrics = Metrics()
+    >>> metrics.take({"step": "count words", "done": 2, "of": 5})
+    >>> [line for line in metrics.text().splitlines() if line.startswith("hmrf_step_done")]
+    ['hmrf_step_done{step="count words"} 2']
+    """
+
+    def __init__(self) -> None:
+        now = time.time()
+        self._values: dict[str, tuple[str, float]] = {  # by name: labels, value
+            "hmrf_start_time_seconds": ("", now),
+            "hmrf_last_event_time_seconds": ("", now),
+            "hmrf_commits_total": ("", 0),
+            "hmrf_succeeded": ("", 0),
+        }
+        self._committed: tuple[str, float] | None = None  # phase and time of the last iteration
+        self._lock = threading.Lock()
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take notice of a step or a commit."""
+        with self._lock:
+            self._set("hmrf_last_event_time_seconds", time.time())
+            if "step" in event:
+                label = f'{{step="{_escaped(event["step"])}"}}'
+                self._set("hmrf_step_done", event.get("done", 0), label)
+                self._set("hmrf_step_size", event.get("of", 0), label)
+            elif "J" in event:
+                self._commit(event)
+
+    def end(self) -> None:
+        """Say that all went well."""
+        with self._lock:
+            self._set("hmrf_succeeded", 1)
+
+    def text(self) -> str:
+        """Return all that is known."""
+        with self._lock:
+            values = dict(self._values)
+        lines = []
+        for name in HELP.keys() & values.keys():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            label, value = values[name]
+            lines.append(f"# HELP {name} {HELP[name]}\n# TYPE {name} {kind}\n{name}{label} {value}")
+        return "\n".join([*sorted(lines), ""])
+
+    def _commit(self, event: dict[str, Any]) -> None:
+        phase, now = str(event["phase"]), time.monotonic()
+        label = f'{{phase="{_escaped(phase)}"}}'
+        self._set("hmrf_commits_total", self._values["hmrf_commits_total"][1] + 1)
+        self._set("hmrf_iteration", event["iteration"], label)
+        self._set("hmrf_energy", event["J"], label)
+        self._set("hmrf_moved_rows", event["moved"], label)
+        self._set("hmrf_rows", event["n_rows"])
+        if "empty" in event:
+            self._set("hmrf_empty_clusters", event["empty"])
+        if self._committed is not None and self._committed[0] == phase:
+            seconds = max(now - self._committed[1], 1e-9)
+            self._set("hmrf_rows_per_second", round(event["n_rows"] / seconds, 1))
+        self._committed = phase, now
+
+    def _set(self, name: str, value: float, label: str = "") -> None:
+        if math.isfinite(value):
+            self._values[name] = label, value
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def watching(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of this module out of those of a command, and return them.
+
+    Examples
+    --------
+    >>> options = {"threads": 2, "events_file": "events.jsonl"}
+    >>> watching(options), options
+    ({'events_file': 'events.jsonl'}, {'threads': 2})
+    """
+    taken = {name: options.pop(name, None) for name in NAMES}
+    return {name: value for name, value in taken.items() if value is not None}
+
+
+@contextmanager
+def watched(tell: Tell, asked: dict[str, Any]) -> Iterator[Tell]:
+    """Give a function that reports to `tell`, and to whatever watches."""
+    metrics, listeners = Metrics(), [tell]
+    with ExitStack() as stack:
+        if "events_file" in asked:
+            listeners.append(stack.enter_context(_events(asked["events_file"])))
+        if "metrics_file" in asked:
+            listeners.append(stack.enter_context(_kept(metrics, asked["metrics_file"])))
+        if "metrics_address" in asked:
+            stack.enter_context(_served(metrics, asked["metrics_address"]))
+
+        def tell_all(event: dict[str, Any]) -> None:
+            """Report to all."""
+            metrics.take(event)
+            for listener in listeners:
+                listener(event)
+
+        yield tell_all
+        metrics.end()
+
+
+@contextmanager
+def _events(path: str) -> Iterator[Tell]:
+    """Append events to a file, each a line as soon as it happens."""
+    with _explained("--events-file", path):
+        Path(path).open("a", encoding="utf-8").close()
+    with open(path, "a", encoding="utf-8") as file:
+
+        def write(event: dict[str, Any]) -> None:
+            """Write a line: what the event says in numbers and short texts, and when it was."""
+            plain = {key: one for key, one in event.items() if not isinstance(one, list | dict)}
+            line = json.dumps({"time": round(time.time(), 3), **plain}, default=str)
+            file.write(f"{line}\n")
+            file.flush()
+
+        yield write
+
+
+@contextmanager
+def _kept(metrics: Metrics, path: str) -> Iterator[Tell]:
+    """Keep a file of metrics up to date, whole at any time; it stays when the command ends."""
+    written = -EVERY
+
+    def write() -> None:
+        """Put a new file in the place of the old one."""
+        folder = os.path.dirname(path) or "."
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
+            file.write(metrics.text())
+            os.fchmod(file.fileno(), 0o644)  # whoever collects it is somebody else
+        os.replace(file.name, path)
+
+    def take(_: dict[str, Any]) -> None:
+        """Write it, not too often."""
+        nonlocal written
+        if time.monotonic() - written > EVERY:
+            written = time.monotonic()
+            write()
+
+    with _explained("--metrics-file", path):
+        write()
+    try:
+        yield take
+    finally:
+        write()
+
+
+@contextmanager
+def _explained(option: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"{option} must be a file that can be written, got {path} ({error.strerror})"
+        ) from error
+
+
+@contextmanager
+def _served(metrics: Metrics, address: str) -> Iterator[None]:
+    """Serve metrics at /metrics as long as the command runs."""
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answers with the metrics of now."""
+
+        def do_GET(self) -> None:
+            """Answer /metrics, and nothing else."""
+            found = self.path == "/metrics"
+            body = metrics.text().encode() if found else b""
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Write nothing: stderr is for the run."""
+
+    host, _, port = address.rpartition(":")
+    try:
+        server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            "--metrics-address must be a free address of this machine as 127.0.0.1:9464, got "
+            f"{address!r} ({error})"
+        ) from error
+    threading.Thread(target=server.serve_forever, name="hmrf-metrics", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,31 @@
+"""Phases that keep outliers out of centroids: the limits of each, and J under them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hmrf_dask.fit.passes import Engine
+from hmrf_dask.flow.dataflow import share_array, tree
+from hmrf_dask.tasks.model import Limits, State
+from hmrf_dask.tasks.outliers import added, reach_of, remote_counts
+from hmrf_dask.tasks.partitions import StoredLabels
+
+
+def limited(engine: Engine, state: State) -> State:
+    """Return the state under limits of its own, and J under these; rows in and out stay so.
+
+    A row that is out counts the new limit of its cluster, so J may be higher than under the limits
+    before: it is another J, and falls from here on.
+    """
+    flow, problem, rule = engine.flow, engine.problem, engine.problem.settings.outliers
+    middle = state.model.distortion.middle(state.model.table())
+    shared, known = engine.share_model(state.model), share_array(flow, middle)
+    counts = [
+        flow.lazy(remote_counts, part.block, StoredLabels(engine.run, [file]), shared, known)
+        for part, file in zip(problem.free, state.free, strict=True)
+    ]
+    total = flow.compute([tree(flow, added, counts)])[0]
+    reach = reach_of(total, None if isinstance(rule, str) else rule)
+    limited = replace(state, model=replace(state.model, limits=Limits(reach, middle)))
+    energy = replace(state.energy, distortion=engine.distortion_sum(limited))
+    return replace(limited, energy=energy)

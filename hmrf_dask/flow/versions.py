@@ -1,0 +1,180 @@
+"""One table of versions: client, scheduler and workers; what of it refuses a cluster, in words."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+from hmrf_dask.errors import ConfigurationError, counted
+from hmrf_dask.flow.clients import ask, client_of
+from hmrf_dask.flow.cluster import workers_by_name
+from hmrf_dask.kernels.compiled import LIBRARIES, kernel_path
+
+log = logging.getLogger("hmrf_dask")
+
+OURS = "hmrf-dask"
+INSTRUCTIONS = "instruction set"
+DASK = ("dask", "distributed")
+COLUMNS = ("python", OURS, *LIBRARIES, *DASK, INSTRUCTIONS)
+SECONDS = 20.0  # in which all must answer
+# What a scheduler needs to read graphs: the same Python, and our functions, whose bits it never
+# computes.
+_OF_SCHEDULER = ("python", OURS)
+
+Versions = Mapping[str, str]  # by column; "missing" where it is not installed
+MISSING = "missing"
+
+
+def instruction_set() -> str:
+    """Return the kind of processor that kernels are compiled for here, with its features hashed.
+
+    Examples
+    --------
+    >>> instruction_set().count("/")
+    1
+    """
+    path = kernel_path()
+    return f"{path['cpu']}/{path['features'][:4]}"
+
+
+def versions_here() -> dict[str, str]:
+    """Return the versions of this process.
+
+    Examples
+    --------
+    >>> tuple(versions_here()) == COLUMNS
+    True
+    """
+    named = {name: version(name) for name in COLUMNS[1:-1]}
+    return {"python": platform.python_version(), **named, INSTRUCTIONS: instruction_set()}
+
+
+def workers_in_words(client: Any) -> str:
+    """Return how many workers a cluster has, and what they have together."""
+    workers = workers_by_name(client).values()
+    threads = sum(int(worker["nthreads"]) for worker in workers)
+    memory = sum(int(worker["memory_limit"] or 0) for worker in workers)
+    return (
+        f"{counted(len(workers), 'worker')}, {counted(threads, 'thread')}, {memory / 2**30:.1f} GiB"
+    )
+
+
+def versions_of(client: Any) -> dict[str, Versions]:
+    """Return the versions of "client", "scheduler" and every worker, by address.
+
+    Dask's own question is answered by workers that lack this package; only the instruction set is
+    asked of those that have it.
+    """
+    packages = [OURS, *LIBRARIES]
+    what = "scheduler and workers must say which versions they have"
+    told = ask(client, what, lambda: client.get_versions(packages=packages), seconds=SECONDS)
+    table = {"client": versions_here(), "scheduler": _row(told["scheduler"])}
+    workers = {name: _row(worker) for name, worker in told["workers"].items()}
+    able = [name for name, row in workers.items() if row[OURS] != MISSING]
+    run = partial(client.run, instruction_set, workers=able, on_error="return")
+    sets = ask(client, what, run, seconds=SECONDS) if able else {}
+    for name, row in workers.items():
+        if isinstance(sets.get(name), str):
+            row[INSTRUCTIONS] = sets[name]
+    return {**table, **workers}
+
+
+def _row(told: Mapping[str, Any]) -> dict[str, str]:
+    """Return one row of what Dask was told; Python as 3.11.4, without what follows."""
+    python = ".".join(str(told["host"]["python"]).split(".")[:3])
+    packages = {name: str(told["packages"].get(name) or MISSING) for name in COLUMNS[1:-1]}
+    return {"python": python, **packages}
+
+
+def rows_of(table: Mapping[str, Versions]) -> list[str]:
+    """Return the table as lines, workers that have the same in one.
+
+    Examples
+    --------
+    >>> theirs = {"numpy": "2.0"}
+    >>> rows_of({"client": {"numpy": "2.1"}, "tcp://a": theirs, "tcp://b": theirs})
+    ['           numpy', 'client     2.1', '2 workers  2.0']
+    """
+    columns = [name for name in COLUMNS if any(name in row for row in table.values())]
+    alike = Counter(tuple(row.items()) for name, row in table.items() if not _is_role(name))
+    named = [(name, dict(row)) for name, row in table.items() if _is_role(name)]
+    named += [(counted(number, "worker"), dict(row)) for row, number in alike.items()]
+    cells = [["", *columns], *([who, *(row.get(c, "") for c in columns)] for who, row in named)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
+
+
+def _is_role(name: str) -> bool:
+    return name in ("client", "scheduler")
+
+
+def check_versions(client: Any) -> dict[str, Versions]:
+    """Log the table of versions and return it; refuse what cannot give the client's own bits."""
+    table = versions_of(client)
+    log.info("%s on %s", workers_in_words(client), client_of(client))
+    for line in rows_of(table):
+        log.info("%s", line)
+    refused, remarks = differences(table)
+    for remark in remarks:
+        log.warning("%s; have the same releases everywhere", remark)
+    if refused:
+        raise ConfigurationError(
+            f"scheduler and workers must have what the client has, got {'; '.join(refused)}; use "
+            "one image, or one environment made of one lock file, and machines of one kind"
+        )
+    return table
+
+
+def differences(table: Mapping[str, Versions]) -> tuple[list[str], list[str]]:
+    """Return what of a table refuses a cluster, and what is only good to know, in words.
+
+    Examples
+    --------
+    >>> ours = {"python": "3.11.2", "numpy": "2.1", "dask": "1"}
+    >>> theirs = ours | {"numpy": "2.0", "dask": "2"}
+    >>> differences({"client": ours, "scheduler": ours, "tcp://a": theirs})
+    (['tcp://a with numpy 2.0, not 2.1'], ['tcp://a with dask 2, not 1'])
+    """
+    own = table["client"]
+    refused: dict[str, list[str]] = {}
+    remarks: dict[str, list[str]] = {}
+    for name, row in table.items():
+        foreign = [column for column in row if _plain(row, column) != _plain(own, column)]
+        deciding = [column for column in foreign if _decides(name, column)]
+        dask = [column for column in foreign if column in DASK]
+        for chosen, words in ((deciding, refused), (dask, remarks)):
+            if chosen:
+                said = ", ".join(f"{one} {row[one]}, not {own.get(one)}" for one in chosen)
+                words.setdefault(said, []).append(_called(name))
+    return _grouped(refused), _grouped(remarks)
+
+
+def _plain(row: Versions, column: str) -> str:
+    """Return what of a version counts: of Python 3.11 of 3.11.4."""
+    said = row.get(column, MISSING)
+    return ".".join(said.split(".")[:2]) if column == "python" else said
+
+
+def _decides(name: str, column: str) -> bool:
+    return column in _OF_SCHEDULER if name == "scheduler" else column not in DASK
+
+
+def _called(name: str) -> str:
+    return "the scheduler" if name == "scheduler" else name
+
+
+def _grouped(words: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return who is of which words, at most three by name."""
+    grouped = []
+    for said, names in words.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        grouped.append(f"{', '.join(names[:3])}{more} with {said}")
+    return grouped

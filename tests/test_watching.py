@@ -1,0 +1,109 @@
+"""What machines watch of a run: metrics in a file and at an address, events, Dask's report."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.cli.watching import HELP, Metrics, watched
+from hmrf_dask.errors import ConfigurationError
+from tests.support.job_corpus import JobCorpus
+
+LINE = re.compile(r'([a-z_]+)(\{[a-z]+="[^"]*"\})? (-?[0-9.e+]+)')
+
+
+def values_of(text: str) -> dict[str, float]:
+    """Return the metrics of a text in Prometheus' format, each of which says what it is."""
+    values: dict[str, float] = {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE"):
+            assert line.split()[3] in ("gauge", "counter")
+        elif not line.startswith("# HELP"):
+            found = LINE.fullmatch(line)
+            assert found, line
+            assert f"# TYPE {found[1]} " in text
+            values[found[1]] = float(found[3])
+    return values
+
+
+def run(job: Path, *options: str) -> Result:
+    return CliRunner().invoke(hmrf, ["run", str(job), "--quiet", "--threads=1", *options])
+
+
+def test_a_run_is_watched(tmp_path: Path) -> None:
+    job = JobCorpus(tmp_path).write_all(60, 5)
+    metrics, events = tmp_path / "hmrf.prom", tmp_path / "events.jsonl"
+    options = (f"--metrics-file={metrics}", f"--events-file={events}")
+    done = run(job, *options)
+    assert done.exit_code == 0, done.output
+    values = values_of(metrics.read_text())
+    assert values.keys() == HELP.keys()
+    assert values["hmrf_succeeded"] == 1
+    assert (values["hmrf_rows"], values["hmrf_moved_rows"]) == (60, 0)
+    assert stat.S_IMODE(metrics.stat().st_mode) == 0o644
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    last = [one for one in told if "phase" in one][-1]
+    assert last["J"] == values["hmrf_energy"]
+    assert values["hmrf_commits_total"] == sum("phase" in one for one in told)
+    assert [one["time"] for one in told] == sorted(one["time"] for one in told)
+    assert {"fit", "publish"} <= {one.get("step") for one in told}
+
+    assert run(job, *options).exit_code == 0  # nothing is left to do
+    assert values_of(metrics.read_text())["hmrf_succeeded"] == 1
+    (tmp_path / "job.yaml").write_text(job.read_text().replace("n_clusters: 3", "n_clusters: 500"))
+    assert run(job, *options).exit_code == 65
+    assert values_of(metrics.read_text())["hmrf_succeeded"] == 0
+    assert [path.name for path in tmp_path.glob("tmp*")] == []
+
+
+def test_metrics_are_served_as_long_as_the_run_lasts() -> None:
+    with watched(lambda _: None, {"metrics_address": "127.0.0.1:18464"}) as tell:
+        tell({"step": 'count "words"', "done": 2, "of": 5})
+        with urlopen("http://127.0.0.1:18464/metrics") as answer:
+            text = answer.read().decode()
+        assert r'hmrf_step_done{step="count \"words\""} 2' in text
+        with pytest.raises(HTTPError, match="404"):
+            urlopen("http://127.0.0.1:18464/")
+        taken = {"metrics_address": "127.0.0.1:18464"}
+        with (
+            pytest.raises(ConfigurationError, match="must be a free address"),
+            watched(tell, taken),
+        ):
+            pass
+
+
+def test_rows_a_second_are_those_of_one_phase() -> None:
+    metrics = Metrics()
+    event: dict[str, Any] = {"phase": "fit", "iteration": 1, "J": 2.0, "moved": 3, "n_rows": 100}
+    metrics.take(event)
+    assert "hmrf_rows_per_second" not in metrics.text()
+    metrics.take(event | {"phase": "refine"})
+    assert "hmrf_rows_per_second" not in metrics.text()
+    metrics.take(event | {"phase": "refine", "iteration": 2, "J": float("nan")})
+    values = values_of(metrics.text())
+    assert values["hmrf_rows_per_second"] > 0
+    assert values["hmrf_energy"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--metrics-file={}/none/a.prom", "--metrics-file must be a file that can be written"),
+        ("--events-file={}", "--events-file must be a file that can be written"),
+        ("--metrics-address=nowhere", "--metrics-address must be a free address"),
+        ("--performance-report=a.html", "--performance-report must go with a cluster"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(option: str, message: str, tmp_path: Path) -> None:
+    done = run(JobCorpus(tmp_path).write_all(20, 0), option.format(tmp_path))
+    assert done.exit_code == 78
+    assert message in done.output

@@ -8,7 +8,7 @@ NEWEST ?= $(shell for minor in 14 13 12; do \
     for python in python3.$$minor "$$(pyenv root 2>/dev/null)"/versions/3.$$minor.*/bin/python; do \
         if $$python -c 'import venv' 2>/dev/null; then echo $$python; exit; fi; done; done)
 LOCK ?= requirements/lock.txt
-PAPERS ?= kdd2004 sdm2004 active rounds goals icml2002 defaults noise rows costs genes inference labels scale large refinement metric
+PAPERS ?= kdd2004 sdm2004 active rounds goals foreign icml2002 defaults noise rows costs genes inference labels scale large refinement metric
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up

@@ -177,6 +177,10 @@ SWITCH: Final[Choices] = ("auto", True, False)
 FLAG: Final[Choices] = (True, False)
 REQUIRED: Final = object()
 AUTO: Final = "auto"
+NOTHING_TO_TRIM: Final = (
+    "trim_outliers must be false where outliers is not given, got true; say which rows are "
+    "outliers: auto, or a share of all rows"
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import math
+import shutil
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from hmrf_dask.errors import counted
 
 Event = Mapping[str, Any]
 Tell = Callable[[dict[str, Any]], None]
+SoFar = Callable[[int, int], None]  # takes how much of a known number is done
 
 COMPILING: Final = "compiling the kernels (once, about 12 s)"
 START: Final = "load the libraries"
@@ -30,10 +32,10 @@ WORDS: Final = {  # of steps whose names in records say too little
     "fit": "find clusters",
     "count words": "read documents and count words",
     "look up answers": "match answers with documents",
-    "match clusters": "match clusters with the last release",
+    "match clusters": "give clusters their numbers",
 }
 PHASES: Final = {
-    "survey": "reading all rows once",
+    "survey": "reading the rows, trying first centroids",
     "start": "trying starts",
     "warm-up": "warming up",
     "fit": "moving documents to their nearest clusters",
@@ -47,6 +49,10 @@ SETTLED: Final = 1  # documents that move when a fit is all but over
 
 def nothing(event: dict[str, Any]) -> None:
     """Report to nobody."""
+
+
+def uncounted(done: int, total: int) -> None:
+    """Report how much is done to nobody."""
 
 
 class Seen(NamedTuple):
@@ -90,7 +96,7 @@ class Account:
         self.report = ""  # where it is
 
     def take(self, event: Event) -> bool:
-        """Take an event; return whether a step or a phase begins."""
+        """Take an event; return whether a step begins."""
         if "plan" in event:
             self._plan = list(event["plan"])
             return False
@@ -104,7 +110,7 @@ class Account:
         else:
             self._phase = event["phase"]
             self._n_rows = event.get("n_rows", 0)
-        if begins := before != (self._step, self._phase):
+        if before != (self._step, self._phase):
             self._counts, self._seen = [], []
         done, total = event.get("done", event.get("iteration", 0)), event.get("of") or 0
         if total:
@@ -114,7 +120,7 @@ class Account:
             self._iteration = event["iteration"]
             numbers = event["moved"], event["J"], event["enough"]
             self._seen.append(Seen(self._now(), *numbers))
-        return begins
+        return before[0] != self._step
 
     @property
     def seconds(self) -> float:
@@ -266,6 +272,21 @@ def bytes_in_words(n_bytes: int) -> str:
     return f"{n_bytes} bytes"
 
 
+def fitted(parts: Sequence[str], joint: str, width: int) -> str:
+    """Return as many parts, joined, as there is room for: none is cut.
+
+    Examples
+    --------
+    >>> fitted(["3 of 12 files", "about 4 s left", "412 MB of memory"], ", ", 40)
+    '3 of 12 files, about 4 s left'
+    """
+    shown: list[str] = []
+    for part in parts:
+        if len(joint.join([*shown, part])) <= width:
+            shown.append(part)
+    return joint.join(shown)
+
+
 def memory_used() -> int:
     """Return the bytes of memory that this process and those it started hold; 0 if unknown."""
     import psutil
@@ -354,6 +375,8 @@ class Lines(Face):
     def __init__(self, stream: TextIO, after: float = 0.0) -> None:
         super().__init__(after)
         self._stream = stream
+        columns = shutil.get_terminal_size().columns if stream.isatty() else 10_000
+        self._width = columns - 10  # beside the clock
 
     def pause(self, seconds: float) -> float:
         """Return 4 seconds in the first minute, up to a minute after a quarter of an hour."""
@@ -361,7 +384,8 @@ class Lines(Face):
 
     def show(self) -> None:
         """Write the step and all that is known of it."""
-        self._write(", ".join([self.account.heading, *self.account.details()]))
+        parts = [self.account.heading, *self.account.details()]
+        self._write(fitted(parts, ", ", self._width))
 
     def show_end(self, *, failed: bool) -> None:
         """Write that it is done; why it failed is said by the error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("tests.support")  # before any of it is imported
 
+from hmrf_dask.cli import progress  # noqa: E402
 from tests.support.loop import only_tables  # noqa: E402
 from tests.support.reads import little_memory  # noqa: E402
 from tests.support.rows_in_forms import form, no_work, working  # noqa: E402
@@ -48,8 +50,10 @@ def pytest_configure() -> None:
     """Let Ctrl-C be Ctrl-C (a shell makes what it starts in the background ignore it).
 
     Nor does a test wait for the disk: no power is cut here. What is synced, and when, is seen by
-    tests that put a function of theirs in this place.
+    tests that put a function of theirs in this place. And whether lines of progress come before
+    an error is not left to how fast the machine is.
     """
+    progress.AFTER = math.inf
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.fsync = lambda descriptor: None
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hmrf_dask import KMeans
+from hmrf_dask.report import alerts
 from hmrf_dask.report.alerts import Facts, alerts_of
 from hmrf_dask.report.content import Cluster, Near
 
@@ -97,6 +100,9 @@ CASES: dict[str, tuple[Facts, list[Cluster], str, str, tuple[int, ...]]] = {
     "documents left out": (
         facts(documents={"quarantined": 4}), clusters(), "4 records left out", "rejects", (),
     ),
+    "many outliers": (
+        facts(documents={"outliers": 20}), clusters(), "20 documents (20%)", "method.outliers", (),
+    ),
     "documents without words": (
         facts(), clusters(undecided=[3, 0, 0, 0, 0]), "3 documents (3.0%)", "min_df", (),
     ),
@@ -111,6 +117,14 @@ def test_an_alert_appears_alone_and_says_what_to_do(kind: str) -> None:
     assert said in alert.said
     assert to_do in alert.to_do
     assert alert.clusters == about
+
+
+def test_every_alert_has_a_case_and_a_line_in_the_docs() -> None:
+    root = Path(alerts.__file__).parents[2]
+    source = Path(alerts.__file__).read_text()
+    assert {*re.findall(r'Alert\(\s*"([^"]+)"', source)} == {*CASES}
+    page = (root / "docs" / "report.md").read_text()
+    assert [kind for kind in CASES if f"\n| {kind} |" not in page] == []
 
 
 def test_nothing_is_alerted_of_a_sound_fit_and_serious_things_come_first() -> None:

@@ -18,6 +18,8 @@ from hmrf_dask import (
     KMeans,
     MPCKMeans,
     SeededKMeans,
+    load,
+    load_release,
 )
 from hmrf_dask.errors import (
     ConfigurationError,
@@ -191,10 +193,17 @@ def test_a_wrong_value_is_not_repeated_in_full() -> None:
         KMeans(2, init="x" * 100_000).fit(good())
 
 
-@pytest.mark.parametrize("wrong", [7, b"run", 1.5, ["run"]])
+@pytest.mark.parametrize("wrong", [7, b"run", 1.5, ["run"], None])
 def test_a_folder_that_is_no_path(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="must be a path or a URL, got"):
-        KMeans(2).fit(good(), run_dir=wrong)
+    for ask in (load, load_release, lambda path: KMeans(2).fit(good(), run_dir=path or 1)):
+        with pytest.raises(ConfigurationError, match="must be a path or a URL, got"):
+            ask(wrong)
+
+
+def test_a_file_of_texts_is_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "tickets.csv").write_text("id,text\n1,hello\n")
+    with pytest.raises(InvalidInputError, match=r"tickets.csv'; read its texts .*group\(texts\)"):
+        KMeans(2).fit(str(tmp_path / "tickets.csv"))
 
 
 def broken(form: str) -> Any:

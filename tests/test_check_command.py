@@ -106,6 +106,16 @@ def test_it_ends_with_65_where_a_run_would(tmp_path: Path) -> None:
     assert found["first_bad_records"][0]["line"] == 4
 
 
+def test_more_clusters_than_documents_would_stop_a_run(tmp_path: Path) -> None:
+    written(tmp_path, {"a.jsonl": lines(0, 1)})
+    job = {"$schema": "hmrf-dask/job/v1", "manifest": "manifest.yaml", "output": "out"}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({**job, "method": {"n_clusters": 3}}))
+    result = check(str(tmp_path / "job.yaml"))
+    assert result.exit_code == 65
+    assert "n_clusters must be at most the number of documents, got 3 for 1" in result.stdout
+    assert "texts have 7 characters; " in result.stdout
+
+
 def test_a_sample_is_spread_over_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"{n:02}.jsonl": lines(10 * n, 10 * n + 10) for n in range(40)}
     manifest = written(

@@ -224,7 +224,7 @@ def test_quiet_shows_warnings_and_json_lists_them(
 def test_progress_is_on_stderr(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmrf_dask.cli.progress.AFTER", 0.0)
     result = fit_blobs(blobs, "--json")
-    steps = ("1 of 4: read the rows", "2 of 4: find clusters", "trying starts: 1 of ", "done")
+    steps = ("1 of 4: read the rows", "2 of 4: find clusters", "4 of 4: write the report", "done")
     assert [step for step in steps if step not in result.stderr] == []
     assert len(result.stdout.splitlines()) == 1
 

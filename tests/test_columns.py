@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -124,6 +125,15 @@ def test_an_export_takes_no_place_of_others(tmp_path: Path) -> None:
         done = CliRunner().invoke(hmrf, ["export", output, str(tmp_path / file)])
         assert (done.exit_code, "which is another file" in done.stderr) == (78, True), done.output
         assert (tmp_path / file).read_text() == content
+    store, bucket = fsspec.filesystem("memory"), "memory://exports-of-groups"
+    for ending, content in {"csv": "id,text\n", "jsonl": '{"id": 1}\n', "parquet": "mine"}.items():
+        file = f"{bucket}/documents.{ending}"  # a bucket keeps what is somebody's, too
+        store.pipe_file(file, content.encode())
+        done = CliRunner().invoke(hmrf, ["export", output, file])
+        assert (done.exit_code, "which is another file" in done.stderr) == (78, True), done.output
+        for _ in range(2):
+            done = CliRunner().invoke(hmrf, ["export", output, f"{bucket}/groups.{ending}"])
+            assert done.exit_code == 0, done.output
     (tmp_path / "groups.csv.part").write_text("mine")
     done = CliRunner().invoke(hmrf, ["export", output, str(tmp_path / "groups.csv")])
     assert (done.exit_code, (tmp_path / "groups.csv.part").read_text()) == (0, "mine")

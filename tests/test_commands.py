@@ -222,6 +222,13 @@ def test_after_ctrl_c_it_says_what_to_do(
     )
 
 
+def test_groups_have_examples_and_no_sentence_is_cut() -> None:
+    for path in ((), ("answers",)):
+        shown = CliRunner().invoke(hmrf, [*path, "--help"], terminal_width=80).stdout.splitlines()
+        assert len([line for line in shown if line.startswith("    hmrf-dask ")]) == 2
+        assert [line for line in shown[1:] if line.endswith("...")] == []
+
+
 @all_commands
 def test_a_shell_completes_options(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_HMRF_DASK_COMPLETE", "bash_complete")

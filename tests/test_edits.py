@@ -17,6 +17,7 @@ from hmrf_dask.answers.records import Entry
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
 from hmrf_dask.fit.division import Division
+from hmrf_dask.jobs.beginning import waiting_edits
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.reshape import Edits, Reshaping, Start, decode_former, encode_former, with_made
 from hmrf_dask.jobs.run_job import run_job
@@ -55,6 +56,8 @@ def test_a_merge_and_its_undo_over_nights(tmp_path: Path) -> None:
     assert (merged.clusters["number"], merged.clusters["merged"]) == (2, 1)
     assert merged.clusters["edits"] == ["n_clusters 3, 1 less by edits: 1 merge"]
     assert run(job).status == "up to date"
+    assert "n_clusters 3, 1 less by edits" in (Path(output) / merged.places["page"]).read_text()
+    assert "\nn_clusters 3, 1 less by edits: 1 merge\n" in command("inspect", output).output
     corpus.write(corpus.files(corpus.draw(15), first=50))
     assert run(job, mode="predict").clusters["edits"]
     assert run(job).clusters["number"] == 2  # and it is not merged once more
@@ -185,7 +188,9 @@ def test_the_page_edits_clusters_under_the_name_of_who_does(tmp_path: Path) -> N
     output = run(JobCorpus(tmp_path).write_all(45, 5, **SMALL)).output
     clusters = OutputClusters(output)
     assert "with the next run clusters 0" in clusters.edit("merge", [0, 2], "", "Ada")
-    assert clusters.edit("rename", [1], " The  moon ", "Ada") == "cluster 1 is called The moon"
+    assert clusters.edit("rename", [1], " The  moon ", "Ada").startswith(
+        "cluster 1 is called The moon; before: "
+    )
     view = clusters.view()
     assert view["waiting"] == ["the merge of clusters 0 and 2"]
     last = {one["cluster"]: one["last"] for one in view["clusters"]}
@@ -267,6 +272,15 @@ def test_edits_of_what_is_split_wait_and_others_end() -> None:
         "the merge of clusters 0 and 9 is left out: the last release has no cluster 9",
         "the merge of clusters 0 and 3 is left out: cluster 3 is frozen",
     ]
+
+
+def test_where_rows_are_made_again_what_is_new_or_taken_back_waits() -> None:
+    applied = reshaped([edit("m", "merge", 0, 3), edit("f", "freeze", 1)]).edits
+    with pytest.warns(HmrfWarning, match="wait for the run after this one"):
+        edits = waiting_edits(applied, [edit("f", "freeze", 1), edit("s", "split", 2)], 4)
+    assert edits is not None
+    assert (edits.waiting, edits.applied) == (("s", "m"), applied.applied)
+    assert edits.described(3)[1] == "2 edits waiting for the next run"
 
 
 def test_a_frozen_cluster_begins_every_fit_with_its_centroid() -> None:

@@ -16,7 +16,7 @@ from hmrf_dask.answers.exchange import decode_answers, encode_answers
 from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError
 from hmrf_dask.jobs.exchange import export_answers, import_answers
 from hmrf_dask.jobs.journal import take
 from tests.support.job_corpus import JobCorpus
@@ -131,10 +131,14 @@ def test_an_output_takes_answers_once(tmp_path: Path) -> None:
         assert import_answers(output, file).added == 0
         other = import_answers(output, file, journal=str(tmp_path / f"{ending}.jsonl"))
         assert other.added == 1
-    filled.write_text(f"a,b,kind\n{first},{third},same\n{first},nobody,same\n")
-    with pytest.raises(InvalidInputError, match=r"got unknown 'nobody'; no answer was imported"):
+    filled.write_text(f"a,b,kind\n{first},nobody,same\n{first},else,same\n{first},{third},same\n")
+    with pytest.raises(InvalidInputError, match=r"'nobody' in 2 of 3; no answer was imported"):
         import_answers(output, str(filled))
     assert len(open_journal(f"{output}/journal.jsonl").entries().entries) == 1
+    filled.write_text(f"a,b,kind\n{first},{third},same\n{first},nobody,same\n")
+    with pytest.warns(HmrfWarning, match=r"1 answer left out, about unknown documents: 'nobody'"):
+        partly = import_answers(output, str(filled))
+    assert (partly.added, partly.unknown) == (1, 1)
 
 
 def test_imported_answers_are_pairs_with_trust_of_their_own(tmp_path: Path) -> None:

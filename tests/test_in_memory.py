@@ -59,6 +59,10 @@ def test_a_column_is_grouped_as_a_job_groups_it(corpus: JobCorpus, disk: Path) -
     assert near["text"].tolist() == frame["text"][near["doc_id"]].tolist()
     assert model.report.answers["pairs"]["cannot"] > 0
     assert model.output == ""
+    page = model.report_page(disk / "groups.html")
+    assert sum(cluster.size for cluster in page.clusters) == len(frame)
+    assert {one.text for one in page.documents_shown} <= {*frame["text"]}
+    assert (disk / "groups.html").read_bytes() == page.to_html()
     assert "<table>" in model._repr_html_()
 
 

@@ -124,6 +124,22 @@ def write_tickets(path: Path, documents: list[dict[str, Any]], separator: str = 
         csv.writer(file, delimiter=separator).writerows(rows)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("a.xlsx", "save the sheet as CSV"),
+        ("a.txt", "give the folder of all"),
+        ("a.pdf", "give one"),
+    ],
+)
+def test_a_file_without_rows_is_refused_with_what_to_do(
+    name: str, advice: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(ConfigurationError, match=f"named .csv, .*got .*{name}; .*{advice}"):
+        job_for(str(tmp_path / name))
+
+
 def test_a_spreadsheet_becomes_a_job_that_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,31 @@ def test_a_run_is_explained_in_words(report: Report, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
+    ("vocabulary", "asked"),
+    [
+        (VOCABULARY, True),
+        ({}, False),  # of embeddings alone there is no way from a text to a row
+        ({**VOCABULARY, "embeddings": {"model": "", "width": 3, "without_token": 0}}, False),
+        (
+            {
+                **VOCABULARY,
+                "embeddings": {"model": "m", "width": 3, "without_token": 0, "embedded": 1},
+            },
+            True,
+        ),
+    ],
+)
+def test_what_comes_next_is_what_can_be_done(
+    vocabulary: dict[str, Any], asked: bool, report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {**report.places, "page": "runs/abc/report.html"}
+    show(replace(report, vocabulary=vocabulary, places=places))
+    page = capsys.readouterr().out
+    assert ("hmrf-dask classify " in page) == asked
+    assert page.splitlines()[-1].endswith("runs/abc/report.html in a browser")
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"files": {"all": 3, "new": 0, "changed": 0, "gone": 1}},

@@ -24,6 +24,7 @@ from pipelines.papers import (
     active,
     costs,
     defaults,
+    foreign,
     genes,
     goals,
     harness,
@@ -96,6 +97,17 @@ class Guess:
 def guessed(arm: Arm, rows: Rows, given: Given, x: float | None, *, seed: int) -> Guess:
     """Return labels by chance in the place of a fit."""
     return Guess(len(rows.classes), seed + len(arm.name))
+
+
+def test_foreign_texts_are_found_among_messages() -> None:
+    topics, rng = (["moon", "star", "orbit"], ["goal", "puck", "ice"]), np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, 12)) for words in topics for _ in range(30)]
+    texts += ["quux corge", "grault garply"]
+    classes = np.repeat([0, 1, -1], [30, 30, 2])
+    for parameters in foreign.ARMS.values():
+        found = foreign.outcome(foreign.Mixture(texts, classes), 0, **parameters)
+        assert (found.found, found.agreement) == (1.0, 1.0)
+        assert found.wrong < 0.1
 
 
 def test_questions_until_all_classes_are_found_are_counted() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hmrf_dask import KMeans
+from hmrf_dask import LSA, KMeans
 from hmrf_dask.cli.group import HmrfCommand
 from hmrf_dask.cli.progress import Bar, shown_progress
 from hmrf_dask.errors import HmrfWarning
@@ -64,7 +64,7 @@ def test_an_account_numbers_steps_and_says_how_much_is_done_how_fast_and_how_lon
 def test_an_account_of_a_fit_speaks_of_rounds_and_documents_that_moved(clock: Clock) -> None:
     account = Account(clock)
     account.take({"step": "fit"})
-    assert account.take({"phase": "survey"})
+    assert not account.take({"phase": "survey"})
     assert (account.heading, account.share) == ("find clusters", None)
     account.take({"phase": "start", "iteration": 3, "of": 16, "J": 90.0, "n_rows": 100})
     assert account.details()[0] == "trying starts: 3 of 16"
@@ -265,3 +265,11 @@ def test_a_notebook_has_a_bar_without_more_packages(monkeypatch: pytest.MonkeyPa
     ]  # fmt: skip
     assert "<b>" not in drawn[1]["text/html"]
     assert 'value="1.000"' in drawn[2]["text/html"]
+
+
+def test_components_say_how_many_passes_are_done(capsys: pytest.CaptureFixture[str]) -> None:
+    silent = LSA(1, random_state=0).fit(ROWS)
+    assert capsys.readouterr() == ("", "")
+    shown = LSA(1, random_state=0, verbose=True).fit(ROWS)
+    assert "find components" in capsys.readouterr().err
+    assert (shown.components_ == silent.components_).all()

@@ -171,6 +171,13 @@ def test_what_is_not_there_is_said(tmp_path: Path, output: str) -> None:
         load_release(output).top_words(17)
 
 
+def test_columns_that_are_not_there_are_refused_in_words(output: str) -> None:
+    model = load_release(output)
+    assert model.assignments(["cluster"]).columns.tolist() == ["cluster"]
+    with pytest.raises(InvalidInputError, match=r"columns must be .*doc_id, cluster.*, got 'nix'"):
+        model.assignments(["nix"])
+
+
 def test_embeddings_are_put_to_a_release_as_they_are(tmp_path: Path) -> None:
     corpus = JobCorpus(tmp_path)
     documents = corpus.draw(30)

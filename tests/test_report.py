@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from hmrf_dask import load_release
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConfigurationError, HmrfWarning
 from hmrf_dask.jobs import report as report_of
+from hmrf_dask.jobs import report_history
 from hmrf_dask.jobs.report import write_report
 from hmrf_dask.report.content import Cluster, Report, Text
 from hmrf_dask.report.layout import lay_out, likeness, place_clusters
@@ -36,6 +38,9 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> JobCorpus:
     wrong = f"{corpus.documents[0]['id']},{corpus.documents[1]['id']},must\n"
     corpus.write({"answers.csv": corpus.answers(20) + wrong.encode()})
     run(job)
+    other = next(one for one in corpus.documents if one["label"] != corpus.documents[-1]["label"])
+    corpus.documents[-1] = {**corpus.documents[-1], "text": other["text"]}  # it will move
+    corpus.write(corpus.files(corpus.documents))
     corpus.write(corpus.files(corpus.draw(20), 10))
     corpus.write({"out/names.csv": b"cluster,name\n0,Stars & <b>rockets</b>\n"})
     run(job)
@@ -49,6 +54,13 @@ def folder_of(output: Path, number: int) -> Path:
 
 def read(folder: Path) -> Report:
     return Report.from_json((folder / "report.json").read_bytes())
+
+
+def first_clusters(nights: JobCorpus) -> dict[str, int]:
+    """Return the clusters of documents in the first release."""
+    folder = folder_of(nights.folder / "out", 1) / "assignments"
+    tables = [pq.read_table(file) for file in folder.glob("*.parquet")]
+    return dict(row.values() for t in tables for row in t.select(["doc_id", "cluster"]).to_pylist())
 
 
 # ---- what it says
@@ -81,12 +93,28 @@ def test_every_release_has_a_report_that_agrees_with_plain_counting(nights: JobC
     }
     assert [night.release for night in report.nights] == [1, 2]
     assert (len(other.nights), other.comparison) == (1, None)
+    assert load_release(output).report_page() == report
+    now, before = ({name: row["cluster"] for name, row in rows.items()}, first_clusters(nights))
+    moved = {name for name in before if before[name] != now[name]}
     assert report.comparison is not None
-    assert report.comparison.n_compared == 90
+    assert (report.comparison.n_compared, report.comparison.n_moved) == (90, len(moved))
+    assert moved
+    assert {one.document.id for one in report.comparison.moved} == moved
+    assert {one.before for one in report.comparison.moved} == {before[name] for name in moved}
     assert report.agreement is not None
     assert report.agreement.n_documents == 110
     assert sum(map(sum, report.agreement.table)) == 110
+    assert report.fit.memory["process"] > 2**20
     assert report.fit.steps[-1].terms["J"] == pytest.approx(report.fit.facts["J"], rel=1e-5)
+
+
+def test_without_the_record_of_what_moved_releases_are_compared_again(
+    nights: JobCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = nights.folder / "out"
+    monkeypatch.setattr(report_history, "FILE", "none.parquet")
+    write_report(str(output), folder=str(tmp_path))
+    assert read(tmp_path).comparison == read(folder_of(output, 2)).comparison
 
 
 def test_a_broken_answer_is_shown_with_both_texts_and_a_name_of_a_person(nights: JobCorpus) -> None:
@@ -276,6 +304,7 @@ def test_a_fit_has_a_report_of_what_it_knows(tmp_path: Path) -> None:
     )
     (tmp_path / "pairs.csv").write_text("a,b,kind\n0,29,must\n0,1,cannot\n")
     options = ["--pairs", str(tmp_path / "pairs.csv"), "--n-clusters", "3", "--random-state", "0"]
+    options += ["--outliers", "0.1"]  # the model has one file more
     command = ["fit", str(tmp_path / "rows.npy"), "--run-dir", str(tmp_path / "run"), *options]
     result = CliRunner().invoke(hmrf, [*command, "--json"])
     assert result.exit_code == 0, result.output

@@ -68,6 +68,13 @@ def test_clusters_are_chosen_by_keys_links_and_search(browser, files):
         words = shown.locator("#cluster .word").all_text_contents()
         shown.locator("#cluster input[type=range]").fill("1")
         assert len(shown.locator("#cluster .word").all_text_contents()) == len(words) == 12
+        shown.locator("#cluster .word").first.click()  # a word marks where else it is
+        wanted = shown.input_value("#search")
+        assert shown.locator("#cluster .word").first.text_content().startswith(f"{wanted} ×")
+        found = shown.locator("#found").text_content()
+        assert int(found.split()[0]) >= 1
+        shown.locator("#cluster .word").first.click()
+        assert shown.locator("#found").text_content() == ""
         shown.fill("#search", "doc/0000007")
         shown.wait_for_selector("text=0 clusters, 1 of 300 documents")
         shown.click("#table th:nth-child(3) button")

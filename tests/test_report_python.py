@@ -121,6 +121,19 @@ def test_what_the_rows_of_a_pipeline_are_called(fitted: Any, tmp_path: Path) -> 
     assert not model.report(rows).clusters[0].words
 
 
+def test_documents_of_no_cluster_are_counted_and_drawn_apart() -> None:
+    rows = np.concatenate([np.repeat([[1.0], [5.0]], 6, axis=0), [[90.0], [-70.0], [60.0]]])
+    start = np.array([[1.0], [5.0]])
+    model = KMeans(2, distortion="euclidean", outliers=0.2, init=start, max_iter=1, refine=False)
+    report = model.fit(rows).report(rows)
+    assert report.documents["outliers"] == int(model.outliers_.sum()) > 0
+    assert (report.clusters[-1].id, report.clusters[-1].name) == (-1, "outliers")
+    assert "many outliers" in [alert.kind for alert in report.alerts]
+    shown = ClusterMapDisplay.from_estimator(model, rows)
+    assert list(shown.sizes) == [0, 1]
+    mpl.pyplot.close("all")
+
+
 def test_a_fit_with_a_run_directory_has_its_report_there(fitted: Any, tmp_path: Path) -> None:
     _, rows, _ = fitted
     run = str(tmp_path / "run")

@@ -17,12 +17,14 @@ from hmrf_dask import KMeans, load
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.fit.loop import TRIM, Fit, Iteration, Position, begin
+from hmrf_dask.jobs.inputs import load_job
 from hmrf_dask.kernels.distances import OUT
 from hmrf_dask.kernels.exact import exact_value
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Limits, Model, State
 from hmrf_dask.tasks.trimming import settled
 from tests import naive_clusters
+from tests.support.job_corpus import JobCorpus
 from tests.support.loop import TABLE_FORMS, Bench, some_bench
 from tests.support.problems import Problem, problems
 
@@ -138,6 +140,11 @@ def test_centroids_are_those_of_the_rows_that_are_in(tmp_path: Path) -> None:
     assert (again.predict(rows) == model.labels_).all()
 
 
-def test_a_rule_is_needed() -> None:
-    with pytest.raises(ConfigurationError, match="trim_outliers must be False"):
+def test_a_rule_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="trim_outliers must be false"):
         KMeans(2, trim_outliers=True).fit(np.eye(3))
+    corpus = JobCorpus(tmp_path)
+    corpus.write_all(10)
+    job = corpus.write_job(method={"n_clusters": 2, "trim_outliers": True})
+    with pytest.raises(ConfigurationError, match="trim_outliers must be false"):
+        load_job(job)

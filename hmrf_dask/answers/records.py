@@ -26,6 +26,7 @@ OF_PAIRS: Final = (SAME, DIFFERENT, UNKNOWN)
 OF_CHOICES: Final = (SAME, NONE, NEW, UNKNOWN)
 ANSWERS: Final = {PAIR: OF_PAIRS, CHOICE: OF_CHOICES}
 IMPORTED: Final = "imported"  # why there is an answer that no question of ours asked for
+MADE: Final = "namer"  # why there is a name that a program made, before what it made it of
 LONGEST: Final = 10_000  # characters of a comment or a name
 MOST_SHOWN: Final = 1_000  # groups of a choice, and clusters of an edit
 
@@ -95,9 +96,10 @@ class Entry:
     trust : float, optional
         Of an imported answer: the probability that it is right, where that is known.
     clusters : tuple of int
-        Of an edit: the clusters to merge, the first keeps its id; the one to split or to freeze.
+        Of an edit: the clusters to merge, the first keeps its id; the one to split or to freeze. Of
+        a name that a program made: the cluster.
     release : int
-        Of an edit: the release that somebody saw the clusters in.
+        Of these: the release that the clusters were seen in.
     """
 
     id: str
@@ -127,6 +129,18 @@ class Entry:
         """
         content = {name: getattr(self, name) for name in Entry.__dataclass_fields__}
         return next(_problems(content), "")
+
+    @property
+    def made_of(self) -> str:
+        """What a program made a name of, in short; "" of one that somebody gave.
+
+        Examples
+        --------
+        >>> Entry("1", "name", ("x",), answer="Bills", why="namer 9f3c").made_of
+        '9f3c'
+        """
+        is_made = self.kind == NAME and self.clusters and self.why.startswith(f"{MADE} ")
+        return self.why.removeprefix(f"{MADE} ") if is_made else ""
 
     def pairs(self) -> Iterator[tuple[str, str, bool]]:
         """Yield the pairs of documents that an answer judges, and whether they are the same.

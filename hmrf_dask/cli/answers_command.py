@@ -16,6 +16,10 @@ journal_option = click.option(
 @click.group(
     short_help="Write the answers of an output to a file, or read them from one.",
     context_settings={"help_option_names": HELP},
+    epilog=examples(
+        "hmrf-dask answers export tickets-clusters/out answers.csv",
+        "hmrf-dask answers import tickets-clusters/out answers.csv",
+    ),
 )
 def answers() -> None:
     """Write the answers in the journal of an output to a file, or read them from one.
@@ -66,7 +70,8 @@ def import_command(output: str, file: str, journal: str | None, as_json: bool, q
     """Add the answers in a FILE (.jsonl, .csv or .json) to the journal of OUTPUT.
 
     Annotators and times stay as they are. What was imported before is not added again, and rows
-    without an answer are left out; where one row is wrong, nothing is added. A run uses them next:
+    without an answer, or about documents that no release had, are left out; where one row is wrong,
+    nothing is added. A run uses them next:
     answers to questions that were asked here by what all of them say together, others with their
     own trust (column trust), or their annotator's.
     """

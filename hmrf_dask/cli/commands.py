@@ -150,7 +150,10 @@ def run(
     watch = watching(where)
     way = scheduler_option(where)
     how = {"take_over": take_over, "allow_shrink": allow_shrink, "choose_k": choose_k}
-    with shown_progress(quiet=quiet) as shown, watched(shown, watch) as tell:
+    with (
+        shown_progress(quiet=quiet) as show,
+        watched(show, {} if detach else watch) as tell,
+    ):
         from hmrf_dask.cli.connect import reported_by_dask
         from hmrf_dask.jobs.run_job import report_if_done, run_job
 
@@ -169,7 +172,9 @@ def run(
     if as_json:
         print_result(detached, as_json=True, quiet=quiet)
     elif not quiet:
-        command = f"hmrf-dask inspect {detached['output']}"
+        from hmrf_dask.cli.terminal import relative
+
+        command = f"hmrf-dask inspect {relative(detached['output'])} --watch"
         click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
 
 

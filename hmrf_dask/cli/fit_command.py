@@ -115,11 +115,7 @@ def fit(
     for name in parameters:
         if PARAMETERS[name].values[: len(SWITCH)] == SWITCH:
             parameters[name] = ON_OFF.get(parameters[name], parameters[name])
-    with (
-        shown_progress(quiet=quiet) as shown,
-        watched(shown, watch) as tell,
-        connected_to(where),
-    ):
+    with shown_progress(quiet=quiet) as show, watched(show, watch) as tell, connected_to(where):
         from hmrf_dask.cli.connect import reported_by_dask
         from hmrf_dask.jobs import fit_files
         from hmrf_dask.storage.addresses import refuse_memory

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from hmrf_dask.progress import Face, Lines, Tell, clock, nothing
+from hmrf_dask.progress import Face, Lines, Tell, clock, fitted, nothing
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -125,18 +125,3 @@ class Signs(NamedTuple):
 
 
 UTF_8, ASCII = Signs("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "━", "─"), Signs("|/-\\", "#", "-")
-
-
-def fitted(parts: Sequence[str], joint: str, width: int) -> str:
-    """Return as many parts, joined, as there is room for: none is cut.
-
-    Examples
-    --------
-    >>> fitted(["3 of 12 files", "about 4 s left", "412 MB of memory"], ", ", 40)
-    '3 of 12 files, about 4 s left'
-    """
-    shown: list[str] = []
-    for part in parts:
-        if len(joint.join([*shown, part])) <= width:
-            shown.append(part)
-    return joint.join(shown)

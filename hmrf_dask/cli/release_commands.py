@@ -129,6 +129,8 @@ def diff(
 @click.option("--split", type=Whole(CLUSTERS), metavar="CLUSTER", help="A cluster to split in two.")
 @click.option("--freeze", type=Whole(CLUSTERS), metavar="CLUSTER",
               help="A cluster that all runs begin with as it is now.")  # fmt: skip
+@click.option("--namer", metavar="MODULE:CALLABLE",
+              help="Name what nobody named by a function of words and texts.")  # fmt: skip
 @click.option("--undo", type=Whole(CLUSTERS), metavar="CLUSTER",
               help="Take back what was done to a cluster last.")  # fmt: skip
 @how_to_print
@@ -138,18 +140,25 @@ def edit(output: str, as_json: bool, quiet: bool, **wanted: Any) -> None:
     What is said is saved in the journal of the output, as answers are, and holds from run to run. A
     name is there at once; clusters are merged, split or frozen by the next run of the job.
     """
+    from hmrf_dask.jobs.namers import find_namer
     from hmrf_dask.jobs.released import load_release
 
     verbs = {name: value for name, value in wanted.items() if value is not None}
     if len(verbs) != 1:
-        raise click.UsageError("give one of --rename, --merge, --split, --freeze and --undo")
+        raise click.UsageError(
+            "give one of --rename, --merge, --split, --freeze, --namer and --undo"
+        )
     ((verb, value),) = verbs.items()
     if verb == "rename" and not value[1].strip():
         raise click.UsageError("the name of --rename must not be empty; --undo takes a name back")
     if verb == "merge":
         value = _clusters(value)
-    act = getattr(load_release(output), verb)
-    result = act(*value) if verb == "rename" else act(value)
+    model = load_release(output)
+    if verb == "namer":
+        result = model.name_clusters(find_namer(value, by_file=False))
+    else:
+        act = getattr(model, verb)
+        result = act(*value) if verb == "rename" else act(value)
     print_result(result, as_json=as_json, quiet=quiet)
 
 

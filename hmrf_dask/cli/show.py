@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.export import Exported
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
+    from hmrf_dask.jobs.namers import Named
     from hmrf_dask.jobs.new_job import NewJob
     from hmrf_dask.jobs.places import Report
     from hmrf_dask.jobs.released import Classified
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.suggest import Suggestion
 
 MOST = 20  # clusters shown
+WHAT_J_IS = (
+    "  (J: all distances, and what violated pairs cost; smaller is better, of the same rows)"
+)
 WAITING = "of answers waiting for a document that is gone"
 
 
@@ -74,8 +78,8 @@ def _new_job(made: NewJob) -> Iterator[str]:
 
 def _demo(result: DemoResult) -> Iterator[str]:
     yield (
-        f"{bold(f'{result.n_documents} docstrings')} of numpy, scipy and scikit-learn, "
-        f"{result.n_words} words, {result.n_answers} answers, {len(result.clusters)} clusters\n"
+        f"{bold(f'{result.n_documents} docstrings')} of numpy, scipy and scikit-learn in "
+        f"{len(result.clusters)} clusters\n{result.n_words} words, {result.n_answers} answers\n"
     )
     yield bold("cluster      size  share  mostly                top words")
     for cluster in result.clusters:
@@ -97,9 +101,9 @@ def _demo(result: DemoResult) -> Iterator[str]:
     ):
         yield f"{title:24}  {of_all:<{len(everywhere)}.3f}  {of_unasked:.3f}"
     yield (
-        f"\n{few} answers to chosen questions (which of these groups?) showed "
-        f"{chosen.n_pairs} pairs, those to random ones {random.n_pairs};\n"
-        "so few move little: what differs by .03 may be luck."
+        f"\n{few} answers to chosen questions (which of these groups?) are "
+        f"{chosen.n_pairs} pairs,\nthose to random ones {random.n_pairs}. So few move little: "
+        "what differs by .03 may be luck."
     )
     yield _violations(result.violations, result.n_answers)
     iterations = counted(result.n_iterations, "iteration")
@@ -125,6 +129,7 @@ def _fit(result: FitResult) -> Iterator[str]:
         yield f"{suspects} more likely wrong than right (--json lists them)"
     iterations = counted(result.n_iterations, "iteration")
     yield f"J = {result.objective:.6g} after {iterations} ({result.stop_reason})"
+    yield WHAT_J_IS
     if result.start_reason:
         yield f"start: {result.start_reason}"
     yield from file_list({name: path for name, path in result.files.items() if name != "report"})
@@ -149,6 +154,7 @@ def _agreement(result: Agreement) -> Iterator[str]:
     yield f"adjusted Rand  {result.adjusted_rand:.4f}"
     yield f"homogeneity    {result.homogeneity:.4f}"
     yield f"completeness   {result.completeness:.4f}"
+    yield "1 is equal to the known classes, 0 unrelated to them"
 
 
 def _violations(violations: dict[str, int], n_pairs: int) -> str:
@@ -287,6 +293,8 @@ def _reported(report: Report) -> Iterator[str]:
             f"J = {fit['J']:.6g} after {counted(fit['iterations'], 'iteration')} from a "
             f"{report.start} start ({fit['stop_reason']})"
         )
+        if report.parent is None:
+            yield WHAT_J_IS
         if fit.get("start_reason"):  # reports of predict runs and of older ones have none
             yield f"start: {fit['start_reason']}"
         if chosen := fit.get("choice_of_k"):
@@ -300,7 +308,7 @@ def _reported(report: Report) -> Iterator[str]:
     yield number if report.parent is None else f"{number}: {changes}"
     yield from kinds.get("edits", [])
     if report.nmi is not None:
-        yield f"NMI with the known classes: {report.nmi:.3f}"
+        yield f"NMI with the known classes: {report.nmi:.3f} (1 is equal, 0 unrelated)"
 
 
 def _since(counts: dict[str, Any], what: str) -> str:
@@ -382,9 +390,10 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
     from hmrf_dask.jobs.places import Report
 
     kind, report = inspection["kind"], inspection.get("report")
-    yield f"{bold(kind)} {inspection['place']}"
+    yield f"{bold(kind)} {relative(inspection['place'])}"
     if kind == "output":
-        yield from (_release(inspection["release"]), _holder(inspection["holder"]))
+        edits = (inspection["release"] or {}).get("edits", [])
+        yield from (_release(inspection["release"]), *edits, _holder(inspection["holder"]))
         if len(inspection["releases"]) > 1:
             yield "releases to choose from (by --release N, or diff OUTPUT A B):"
             yield from map(_kept_release, inspection["releases"])
@@ -406,7 +415,7 @@ def _asked(asked: Asked) -> Iterator[str]:
         yield f"{bold(str(number))} {_document(asked, documents[0])}"
         yield "  and" if question["kind"] == "pair" else "  which of these?"
         yield from (f"  {_document(asked, other)}" for other in documents[1:])
-    yield f"{counted(asked.answers, 'answer')} so far in {asked.journal}"
+    yield f"{counted(asked.answers, 'answer')} so far in {relative(asked.journal)}"
 
 
 def _document(asked: Asked, name: str) -> str:
@@ -414,7 +423,7 @@ def _document(asked: Asked, name: str) -> str:
 
 
 def _exchange(exchange: Exchange) -> Iterator[str]:
-    yield f"{bold(counted(exchange.answers, 'answer'))} in {exchange.journal}"
+    yield f"{bold(counted(exchange.answers, 'answer'))} in {relative(exchange.journal)}"
     if exchange.added or exchange.there or exchange.open:
         yield (
             f"{exchange.added:,} added of {exchange.file}, {exchange.there:,} were there, "
@@ -526,9 +535,8 @@ def _difference(difference: Difference) -> Iterator[str]:
             yield cut_to_terminal(f"    {one_line(row['text'])}")
 
 
-def _renamed(renamed: Renamed) -> Iterator[str]:
-    yield f"cluster {renamed.cluster} is called {bold(one_line(renamed.name))}"
-    yield f"before: {one_line(renamed.before)}"
+def _renamed(renamed: Renamed | Named) -> Iterator[str]:
+    yield one_line(renamed.said)
 
 
 def _edited(edited: Edited) -> Iterator[str]:
@@ -541,7 +549,7 @@ def _edited(edited: Edited) -> Iterator[str]:
 def _exported(exported: Exported) -> Iterator[str]:
     yield (
         f"{bold(counted(exported.documents, 'document'))} of release {exported.release} in "
-        f"{exported.file}"
+        f"{relative(exported.file)}"
     )
     yield f"columns: {one_line(', '.join(exported.columns))}"
 
@@ -558,6 +566,7 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Findings": _findings,
     "FitResult": _fit,
     "Prediction": _prediction,
+    "Named": _renamed,
     "NewJob": _new_job,
     "Renamed": _renamed,
     "Report": _report,

@@ -55,10 +55,10 @@ from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.fitting import FitInput, Fitted, fit_corpus
 from hmrf_dask.fit.metric import under_metric
 from hmrf_dask.fit.preparation import check_memory, table_task
-from hmrf_dask.fit.suggestion import Asked, SoFar, Span, suggest, warn_of_doubt
+from hmrf_dask.fit.suggestion import Asked, Span, suggest, warn_of_doubt
 from hmrf_dask.kernels.metric import metric_of, vectors_before, vectors_under
 from hmrf_dask.parameters import PARAMETERS
-from hmrf_dask.progress import Tell, nothing, verbosely
+from hmrf_dask.progress import SoFar, Tell, nothing, verbosely
 from hmrf_dask.report.content import HTML
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.types import FloatArray

@@ -19,7 +19,7 @@ from hmrf_dask.distortions.own import OwnDistortion
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, InvalidTypeError
 from hmrf_dask.fit.seeds import CERTAIN, Seeds
 from hmrf_dask.flow.dataflow import DaskFlow, task_memory
-from hmrf_dask.parameters import PARAMETERS, check_parameter
+from hmrf_dask.parameters import NOTHING_TO_TRIM, PARAMETERS, check_parameter
 from hmrf_dask.redaction import shortened
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.blocks import Blocks, refuse_distortion
@@ -73,10 +73,7 @@ def make_settings(
             )
         values["n_clusters"] = 0
     if values["trim_outliers"] and values["outliers"] is None:
-        raise ConfigurationError(
-            "trim_outliers must be False where outliers is None, got True; say which rows are "
-            "outliers: 'auto', or a share of all rows"
-        )
+        raise ConfigurationError(NOTHING_TO_TRIM)
     learning = values.get("learn_weights", False)
     values["metric"] = _metric(learning, distortion)
     values["learn_weights"] = _learning(learning, distortion)

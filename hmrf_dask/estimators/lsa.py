@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,9 +14,17 @@ from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.estimators.inputs import GivenRows, draw_seed, is_lazy
 from hmrf_dask.estimators.prediction import whole
 from hmrf_dask.flow.dataflow import DaskFlow
-from hmrf_dask.parameters import check_count
+from hmrf_dask.parameters import check_count, check_parameter
+from hmrf_dask.progress import Tell, verbosely
 from hmrf_dask.redaction import shortened
 from hmrf_dask.text.lsa import decompose, projected
+
+STEP = "find components"
+
+
+def _tell_passes(tell: Tell, done: int, total: int) -> None:
+    """Report how many passes over the rows are done."""
+    tell({"step": STEP, "done": done, "of": total, "unit": "passes over the rows"})
 
 
 class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
@@ -35,6 +44,8 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Whether transformed rows have length 1. Cosine and pearson are the same either way.
     random_state : int, RandomState or None, default=None
         The seed of the first vectors. None draws one.
+    verbose : {0, 1, False, True}, default=0
+        Whether to show how far fitting is: lines on stderr, in a notebook a bar.
 
     Attributes
     ----------
@@ -74,6 +85,7 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         n_iter: int = 7,
         normalize: bool = False,
         random_state: Any = None,
+        verbose: int | bool = 0,
     ) -> None:
         self._keep(locals())
 
@@ -94,9 +106,13 @@ class LSA(GivenRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             raise ConfigurationError(
                 f"normalize must be one of True, False, got {shortened(self.normalize)}"
             )
+        check_parameter("verbose", self.verbose)
         seed = draw_seed(self.random_state)
         corpus = self._corpus(X, fitting=True)
-        factors = decompose(DaskFlow(), corpus, int(self.n_components), int(self.n_iter), seed)
+        sizes = int(self.n_components), int(self.n_iter)
+        with verbosely(self.verbose, step=STEP) as tell:
+            so_far = partial(_tell_passes, tell)
+            factors = decompose(DaskFlow(), corpus, *sizes, seed, so_far=so_far)
         self.components_ = factors.components
         self.singular_values_ = factors.singular_values
         self.explained_variance_ = factors.variances

@@ -28,6 +28,7 @@ from hmrf_dask.errors import (
 from hmrf_dask.estimators.comparison import labels_by_partition, survey_rows
 from hmrf_dask.estimators.displays import ConvergenceDisplay, centroids_of, placed
 from hmrf_dask.estimators.inputs import as_constraints
+from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.flow.dataflow import DaskFlow, share_array, tree
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
@@ -242,10 +243,12 @@ def report_of(
     shown = [documents_of(table, drawn) for table in tables]
     if texts is not None:
         shown = _with_texts(shown, texts, corpus)
-    known[-1] = Known(name="outliers")
+    known[OUTLIER] = Known(name="outliers")
     clusters = with_documents(clusters_of(whole, drawn, known), shown[1], shown[2])
     pairs = [] if constraints is None else broken_pairs(encode_pairs(constraints), whole)
     counts = _answer_counts(model, constraints, violations)
+    n_outliers = int(whole.sizes[whole.clusters == OUTLIER].sum())
+    documents = {"all": whole.n_documents} | ({"outliers": n_outliers} if n_outliers else {})
     fit = _fit_of(model, drawn.learned)
     if texts is None:
         limits.append("Texts: none were given, so documents are shown by their ids alone.")
@@ -254,10 +257,10 @@ def report_of(
     return Report(
         title=title or type(model).__name__,
         release={},
-        documents={"all": whole.n_documents},
+        documents=documents,
         vocabulary={},
         clusters_now={"number": len(centroids.ids)},
-        alerts=alerts_of(Facts(fit.facts, {}, {}, counts), clusters),
+        alerts=alerts_of(Facts(fit.facts, documents, {}, counts), clusters),
         clusters=clusters,
         documents_shown=tuple(shown[0]),
         answers=AnswerPart(

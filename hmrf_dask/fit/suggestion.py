@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from hmrf_dask.fit.preparation import check_memory, table_task
 from hmrf_dask.fit.problem import gather_partitions
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, tree
 from hmrf_dask.kernels.random import uniforms
+from hmrf_dask.progress import SoFar, uncounted
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.canonical import hash_ids
 from hmrf_dask.tasks.criteria import Criteria, SampledPairs, n_distinct, nonzero_rows
@@ -36,11 +36,6 @@ POWER_ITERATIONS = 4
 IN_PARALLEL = 4  # K tried in one graph
 LEAST_ROWS = 40
 ROWS_PER_CLUSTER = 10  # of the sample, at least: fewer say nothing of a K
-SoFar = Callable[[int, int], None]
-
-
-def unwatched(done: int, total: int) -> None:
-    """Report how many K were tried to nobody."""
 
 
 class Span(NamedTuple):
@@ -69,7 +64,7 @@ class SampleFacts(NamedTuple):
     is_dense: bool
 
 
-def suggest(asked: Asked, so_far: SoFar = unwatched) -> Choice:
+def suggest(asked: Asked, so_far: SoFar = uncounted) -> Choice:
     """Return what speaks for each K that was tried, and the K that all of it speaks for."""
     flow = DaskFlow()
     trials, facts = lay_out_trials(flow, asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -484,6 +485,12 @@ def machine_memory() -> int:
         with suppress(OSError, ValueError):  # no such file, or "max"
             limits.append(int(Path(file).read_text()))
     return min(limit for limit in limits if limit > 0)
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process had in memory at a time."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 # ---- workers

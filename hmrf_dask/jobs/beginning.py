@@ -84,7 +84,7 @@ def begin(run: JobRun, material: Material, method: Method) -> Beginning:
         if first is not None and first.shape[1] != material.corpus.n_features:
             first = None
     if first is None:
-        return Beginning(n_last, edits=_waiting(before, entries, asked))
+        return Beginning(n_last, edits=waiting_edits(before, entries, asked))
     if not entries and not before.applied:
         return Beginning(n_last, first)
     return _edited(run, material, method, before, first)
@@ -117,10 +117,12 @@ def _cold(asked: int, entries: Sequence[Entry], before: Edits | None, reason: st
     return Beginning(asked, edits=Edits(asked, ended=names) if names else None)
 
 
-def _waiting(before: Edits, entries: Sequence[Entry], asked: int) -> Edits | None:
+def waiting_edits(before: Edits, entries: Sequence[Entry], asked: int) -> Edits | None:
     """Return the edits of a release whose columns are others: as many clusters, nothing new."""
     known = {*before.ended, *(edit.id for edit in before.applied)}
+    standing = {entry.id for entry in entries}
     waiting = tuple(entry.id for entry in entries if entry.id not in known)
+    waiting += tuple(edit.id for edit in before.applied if edit.id not in standing)  # to be undone
     if waiting:
         _warn(
             "edits of clusters wait for the run after this one, as this one cannot begin with the "

@@ -15,6 +15,7 @@ from hmrf_dask.answers.records import EDITS, FREEZE, MERGE, NAME, SPLIT, UNDO, E
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.estimators.files import RECORD
+from hmrf_dask.jobs.names import names_given
 from hmrf_dask.jobs.parent import JOB
 from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.reshape import Edit, Edits, frozen_by, in_words
@@ -23,6 +24,7 @@ from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.storage.sealed import unseal
 
 if TYPE_CHECKING:
+    from hmrf_dask.jobs.namers import Named, Namer
     from hmrf_dask.jobs.released import ReleasedModel
 
 
@@ -49,7 +51,7 @@ class Renamed:
     @property
     def said(self) -> str:
         """What it is called now, in words."""
-        return f"cluster {self.cluster} is called {self.name}"
+        return f"cluster {self.cluster} is called {self.name}; before: {self.before}"
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,21 @@ class Editable:
         """
         return Editing(cast("ReleasedModel", self)).undo(cluster)
 
+    def name_clusters(self, namer: Namer) -> Named:
+        """Name the clusters that nobody named by a callable of their words and texts.
+
+        It is called once for each of them, and again only where words change; a name that somebody
+        gives goes before. Where it fails a cluster goes by its words, and a warning says so.
+
+        Parameters
+        ----------
+        namer : callable
+            Of a list of words and a list of texts, which returns a name.
+        """
+        from hmrf_dask.jobs.namers import name_clusters
+
+        return name_clusters(Editing(cast("ReleasedModel", self)), namer)
+
 
 class Editing:
     """The edits of an output, and what may be done next.
@@ -227,6 +244,22 @@ class Editing:
             return ""
         return "its name" if own[-1].kind == NAME else in_words(own[-1])
 
+    def named_by_people(self) -> set[int]:
+        """Return the clusters that have a name of somebody's."""
+        return set(names_given(self.model.output, self.model._release, made=False))
+
+    @staticmethod
+    def new_id() -> str:
+        """Return the id of a new entry."""
+        return secrets.token_hex(12)
+
+    def write(self, entries: Sequence[Entry], annotator: str) -> None:
+        """Save names that a namer made."""
+        time = datetime.now(UTC).isoformat()
+        if entries:
+            self.journal.append(*(replace(one, annotator=annotator, time=time) for one in entries))
+        self.model.forget_names()
+
     # ---- a name, and an edit
 
     def rename(self, cluster: int, name: str) -> Renamed:
@@ -240,7 +273,7 @@ class Editing:
                 f"a cluster must have documents to be given a name, got cluster {cluster} without "
                 "any"
             )
-        return self._named(cluster, Entry(_new_id(), NAME, (near[0],), answer=words))
+        return self._named(cluster, Entry(self.new_id(), NAME, (near[0],), answer=words))
 
     def _named(self, cluster: int, entry: Entry) -> Renamed:
         """Save a name, or that one is taken back, and return what the cluster is called with it."""
@@ -258,7 +291,7 @@ class Editing:
         wanted = tuple(int(cluster) for cluster in clusters)
         for cluster in wanted:
             self.of(cluster)
-        entry = Entry(_new_id(), kind, clusters=wanted, release=self.model.release)
+        entry = Entry(self.new_id(), kind, clusters=wanted, release=self.model.release)
         if problem := entry.problem:
             raise InvalidInputError(problem)
         self._refuse(entry)
@@ -306,7 +339,7 @@ class Editing:
                 f"{cluster} without one"
             )
         last = own[-1]
-        entry = Entry(_new_id(), UNDO, about=last.id)
+        entry = Entry(self.new_id(), UNDO, about=last.id)
         if last.kind == NAME:
             return self._named(cluster, entry)
         self._refuse_if_followed(last)
@@ -317,7 +350,7 @@ class Editing:
     def _clusters(self, entry: Entry) -> set[int]:
         """Return the clusters that a name or an edit is about, and that came of it."""
         if entry.kind == NAME:
-            return {self._homes.get(entry.documents[0], -1)}
+            return set(entry.clusters) or {self._homes.get(entry.documents[0], -1)}
         applied = {edit.id: edit for edit in self.done.applied}
         edit = applied.get(entry.id, Edit(entry.id, entry.kind, entry.clusters))
         return edit.all_clusters
@@ -325,7 +358,8 @@ class Editing:
     @cached_property
     def _homes(self) -> dict[str, int]:
         """The clusters of the documents that have names."""
-        named = [entry.documents[0] for entry in self.entries if entry.kind == NAME]
+        names = [entry for entry in self.entries if entry.kind == NAME and not entry.clusters]
+        named = [entry.documents[0] for entry in names]
         return self.model.clusters_of(named)
 
     def _refuse_if_followed(self, entry: Entry) -> None:
@@ -360,7 +394,3 @@ class Editing:
             job=self.model.ledger.get(JOB),
             journal=self.journal.address,
         )
-
-
-def _new_id() -> str:
-    return secrets.token_hex(12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from hmrf_dask.answers.records import ANSWERS, Entry
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.documents.records import BadRecord
 from hmrf_dask.documents.streams import read_whole
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.jobs.answers import shown_unknown
 from hmrf_dask.jobs.former import look_up
 from hmrf_dask.jobs.places import last_release
@@ -47,6 +48,8 @@ class Exchange:
         Entries that it had before.
     open : int
         Questions of the file without an answer.
+    unknown : int
+        Answers about documents that no release had, which are left out.
     unsettled : int
         Documents that the answers of the journal do not place yet: a run leaves them out.
     """
@@ -57,6 +60,7 @@ class Exchange:
     added: int = 0
     there: int = 0
     open: int = 0
+    unknown: int = 0
     unsettled: int = 0
 
 
@@ -99,9 +103,10 @@ def _real(url: str) -> str:
 
 
 def import_answers(output: str, file: str, *, journal: str | None = None) -> Exchange:
-    """Add the answers in a file to a journal, all or none; what it has already is not added twice.
+    """Add the answers in a file to a journal; what it has already is not added twice.
 
-    They keep annotator and time. Answers about documents that no release had are refused.
+    They keep annotator and time. Where one row is wrong nothing is added; answers about documents
+    that no release had are left out, with a warning, as a run would stop at them.
     """
     target = journal_of(output, journal)
     read = decode_answers(read_whole(file, {}, ANSWER_BYTES), file)
@@ -109,15 +114,16 @@ def import_answers(output: str, file: str, *, journal: str | None = None) -> Exc
         raise _refused(file, read.bad)
     before = target.entries().entries
     new = read.new({entry.id for entry in before})
-    _refuse_unknown(output, file, new)
-    target.append(*new)
+    known = _known(output, file, new)
+    target.append(*known)
     after = target.entries().entries
     return Exchange(
         journal=target.address,
         file=file,
         answers=_n_answers(after),
-        added=len(new),
+        added=len(known),
         there=len(read.entries) - len(new),
+        unknown=len(new) - len(known),
         open=read.n_open,
         unsettled=len(believe(after, trust=annotators_of(output)).open),
     )
@@ -134,18 +140,30 @@ def _refused(file: str, bad: Sequence[BadRecord]) -> InvalidInputError:
     return InvalidInputError(f"{file}, {shown}{more}; correct them: no answer was imported")
 
 
-def _refuse_unknown(output: str, file: str, entries: Sequence[Entry]) -> None:
-    """Refuse answers about documents that no release had: a run would stop at them."""
+def _known(output: str, file: str, entries: Sequence[Entry]) -> list[Entry]:
+    """Return entries about documents of a release; more than half about others are refused."""
     named = sorted({one for entry in entries for one in (*entry.documents, *entry.shown)})
     if not named or last_release(output) is None:
-        return
-    known = look_up(Place(absolute_url(output)), None, named, _nowhere)
-    unknown = [one for one in named if not known.gone[known.places(np.array([one], object))[0]]]
-    if unknown:
+        return list(entries)
+    documents = look_up(Place(absolute_url(output)), None, named, _nowhere)
+    there = documents.gone[documents.places(np.array(named, object))]
+    unknown = {name for name, known in zip(named, there.tolist(), strict=True) if not known}
+    known = [one for one in entries if not unknown.intersection((*one.documents, *one.shown))]
+    if not unknown:
+        return known
+    n_left, several = len(entries) - len(known), shown_unknown(sorted(unknown))
+    if 2 * n_left > len(entries):
         raise InvalidInputError(
-            f"{file}: answers must name documents of a release of {output}, got unknown "
-            f"{shown_unknown(unknown)}; no answer was imported"
+            f"{file}: answers must name documents of a release of {output}, got unknown {several} "
+            f"in {n_left:,} of {len(entries):,}; no answer was imported"
         )
+    warnings.warn(
+        f"{file}: {counted(n_left, 'answer')} left out, about unknown documents: {several}; import "
+        "the file again once a release has them",
+        HmrfWarning,
+        stacklevel=3,
+    )
+    return known
 
 
 def _nowhere(ids: AnyArray) -> BoolArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -16,9 +17,8 @@ import pyarrow.parquet as pq
 
 from hmrf_dask.answers.journal import journal_address
 from hmrf_dask.documents.delimited import encode_lines, ending_of
-from hmrf_dask.documents.first_records import first_records
 from hmrf_dask.documents.manifest import ASSIGNED
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
+from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.jobs.ask import without_formula
 from hmrf_dask.jobs.exchange import refuse_own
 from hmrf_dask.jobs.names import OUTLIERS
@@ -28,6 +28,7 @@ from hmrf_dask.storage.remote import explained, open_files
 
 COLUMNS = ("doc_id", "cluster")
 _FIRST = (*COLUMNS, "name")
+_LONGEST_LINE = 2**20
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ def export_groups(output: str, file: str, *, release: int | None = None) -> Expo
     """Write the cluster of every document of a release to a file, whose name says the format.
 
     Columns are doc_id, cluster, name and those that the manifest keeps. It is written a file of
-    assignments at a time, and replaces an earlier export once it is whole; on this machine no
-    other file, which may be somebody's documents.
+    assignments at a time, and replaces an earlier export once it is whole; no other file, which may
+    be somebody's documents.
 
     Parameters
     ----------
@@ -71,8 +72,7 @@ def export_groups(output: str, file: str, *, release: int | None = None) -> Expo
     url = absolute_url(file, "a file")
     model = load_release(output, release)
     refuse_own(url, model.output, journal_address(model.output), "a file of groups")
-    if is_local(url):
-        _refuse_other(local_path(url), kind)
+    _refuse_other(url, kind)
     with _replaced(url) as target, _WRITERS[kind](target) as write:
         n_documents, columns = 0, list[str]()
         for table in _tables(model):
@@ -81,19 +81,30 @@ def export_groups(output: str, file: str, *, release: int | None = None) -> Expo
     return Exported(output, file, model.release, n_documents, columns)
 
 
-def _refuse_other(path: str, kind: str) -> None:
+def _refuse_other(url: str, kind: str) -> None:
     """Refuse to replace a file that is no earlier export: it may be the documents themselves."""
-    if not os.path.isfile(path) or not os.path.getsize(path):
-        return
-    try:
-        names = first_records(kind.removeprefix("."), path).names
-    except InvalidInputError:
-        names = ()
+    with explained(url, "read it"):
+        filesystem, inside = open_files(local_path(url) if is_local(url) else url)
+        if not filesystem.isfile(inside) or not filesystem.size(inside):
+            return
+        with filesystem.open(inside, "rb") as file:
+            names = _names_in(file, kind)
     if names[: len(_FIRST)] != _FIRST:
         raise ConfigurationError(
-            f"a file of groups must be new or of an earlier export, got {path}, which is another "
+            f"a file of groups must be new or of an earlier export, got {url}, which is another "
             "file; name another one, or remove it"
         )
+
+
+def _names_in(file: IO[bytes], kind: str) -> tuple[str, ...]:
+    """Return the names of the columns of a file, none where it is not of its kind."""
+    try:
+        if kind == ".parquet":
+            return tuple(pq.read_schema(file).names)
+        line = file.readline(_LONGEST_LINE).decode("utf-8-sig")
+        return tuple(next(csv.reader([line])) if kind == ".csv" else dict(json.loads(line)))
+    except (ValueError, TypeError, StopIteration, csv.Error):  # Arrow's are ValueErrors
+        return ()
 
 
 def _tables(model: ReleasedModel) -> Iterator[pa.Table]:

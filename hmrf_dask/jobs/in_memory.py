@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
 from hmrf_dask.flow.clients import on_threads
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.new_job import n_clusters_for, text_settings
-from hmrf_dask.jobs.released import InMemory, ReleasedModel, load_release
+from hmrf_dask.jobs.released import ReleasedModel, load_release
 from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.parameters import AUTO, RANGES
 from hmrf_dask.progress import verbosely
@@ -28,6 +28,24 @@ from hmrf_dask.text.given import as_texts
 
 _SAMPLE: Final = 200  # texts that show their language
 _ANSWERS: Final = "answers.jsonl"
+
+
+class InMemory(NamedTuple):
+    """What is known of documents that were given in memory.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+        The assignments, in the order in which texts were given.
+    texts : dict of str to str
+        By id.
+    index : pandas.Index or None
+        Of the column that they came in.
+    """
+
+    table: pa.Table
+    texts: dict[str, str]
+    index: Any
 
 
 def group(

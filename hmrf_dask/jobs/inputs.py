@@ -26,6 +26,7 @@ from hmrf_dask.documents.yaml_files import read_yaml, refuse_other_kind, validat
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, meant
 from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.job_file import Job
+from hmrf_dask.jobs.namers import find_namer
 from hmrf_dask.jobs.places import FORMAT
 from hmrf_dask.parameters import ANSWER_BYTES, AUTO
 from hmrf_dask.redaction import shortened
@@ -184,6 +185,7 @@ def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
 
 # What a job says that changes no result.
 _IGNORED = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep", "private"}
+_IGNORED |= {"names"}
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,8 @@ def gather(
             f"--choose-k must go with method.n_clusters auto and a fit, got {got}; leave it out, "
             "or let the job choose K"
         )
+    if job.names is not None:  # before hours of work
+        find_namer(job.names.namer, by_file=True)
     base = base_of(address)
     manifest_url = resolved(base, job.manifest)
     manifest = load_manifest(manifest_url)

@@ -21,6 +21,7 @@ from hmrf_dask.jobs.recipe import Recipe, Text
 from hmrf_dask.parameters import (
     LIST_ITEMS,
     METHODS,
+    NOTHING_TO_TRIM,
     PARAMETERS,
     RANGES,
     REQUIRED,
@@ -63,6 +64,8 @@ class _Method(Section):
                     f"{name} of {self.name} must be one of {', '.join(map(str, choices))}, "
                     f"got {value}"
                 )
+        if self.value_of("trim_outliers") and self.value_of("outliers") is None:
+            raise ValueError(NOTHING_TO_TRIM)
         return self
 
     @property
@@ -132,6 +135,17 @@ _Kinds = Annotated[
 ]
 
 
+class Names(Section):
+    """Who names clusters that nobody named."""
+
+    namer: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        max_length=200,
+        description="module:callable, given words and texts, that returns a name; the environment "
+        "variable HMRF_DASK_NAMERS must list it.",
+    )
+
+
 class Job(Section):
     """What `hmrf-dask run` does.
 
@@ -187,6 +201,9 @@ class Job(Section):
     )
     keep: Annotated[int, Field(**within("keep"))] = Field(
         default=3, description="How many releases stay readable."
+    )
+    names: Names | None = Field(
+        default=None, description="Names for clusters that nobody named, made once for their words."
     )
     questions: Annotated[int, Field(**within("batch"))] = Field(
         default=0,

@@ -28,15 +28,17 @@ _MOST_BYTES: Final = 2**20
 _CLUSTER: Final = re.compile(r"\d{1,10}")
 
 
-def names_given(output: str, release: Release) -> dict[int, str]:
+def names_given(output: str, release: Release, *, made: bool = True) -> dict[int, str]:
     """Return the names that people gave to clusters of a release; names.csv has the last word.
 
     A name in the journal is that of a document's group, so it stays with the cluster that has the
-    document; of several names the last one counts, and an empty one takes the name away.
+    document; of several names the last one counts, and an empty one takes the name away. Names
+    `made` by a namer are of clusters without another one.
     """
     entries = standing(open_journal(journal_address(output)).entries().entries)
-    named = [(one.documents[0], one.answer) for one in entries if one.kind == NAME]
-    names: dict[int, str] = {}
+    entries = [one for one in entries if one.kind == NAME]
+    names = {one.clusters[0]: one.answer for one in entries if one.made_of} if made else {}
+    named = [(one.documents[0], one.answer) for one in entries if not one.made_of]
     documents = list(dict.fromkeys(document for document, _ in named))
     homes = homes_of(output, release, documents) if named else {}
     for document, name in named:

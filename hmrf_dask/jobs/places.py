@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,6 +14,7 @@ from hmrf_dask.checkpoints.directory import CommitLog
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.journal import COUNTING, KEY, take
 from hmrf_dask.jobs.progress import PROGRESS
+from hmrf_dask.jobs.reshape import Edits
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.own_files import HASHES
 from hmrf_dask.releases.release import (
@@ -74,6 +75,9 @@ class Report:
         With the label column, where the manifest names one.
     seconds : dict
         By step; of the attempt that ended the run.
+    memory : dict
+        The most bytes of memory that the `process` had at a time: that of the driver, which does
+        all of the work where there are no worker processes.
     places : dict
         Where assignments, clusters, model, lineage, questions, suspect answers and rejects lie,
         below the output.
@@ -95,6 +99,7 @@ class Report:
     nmi: float | None
     seconds: dict[str, float]
     places: dict[str, str]
+    memory: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """Return run.json. The output may be moved, so it is not in there."""
@@ -302,6 +307,9 @@ def _of_output(url: str, storage: Storage, verify: bool) -> dict[str, Any]:
         names = ("number", "run", "parent", "when", "counts")
         published = {name: getattr(release, name) for name in names}
         published |= {"files": len(release.files), "hashed": _checked(storage, release, verify)}
+        n_clusters = release.counts.get("clusters", 0)
+        if edits := Edits.of(release.ledger, n_clusters).described(n_clusters):
+            published["edits"] = edits
     unfinished = sorted(set(storage.names("runs")) - {release.run if release else ""})
     at_work = [holder.run] if holder is not None else ([] if release else unfinished[-1:])
     return {

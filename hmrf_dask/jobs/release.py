@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.estimators.comparison import marked_labels
 from hmrf_dask.estimators.prediction import nearest_rows
+from hmrf_dask.flow.cluster import peak_memory
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs import assignments, changes
 from hmrf_dask.jobs.answers import Answers
@@ -417,6 +418,7 @@ def _report(
         clusters=_clusters(lineage, results.edits),
         nmi=nmi,
         seconds=dict(run.watch.seconds),
+        memory={"process": peak_memory()},
         places=_places(
             run, results, listed=bool(n_quarantined or answers.rejects or answers.waiting)
         ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,14 @@ from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.estimators.comparison import compare
 from hmrf_dask.estimators.prediction import OUTLIER, marked_labels_of, table_of
+from hmrf_dask.estimators.reporting import write_report
 from hmrf_dask.jobs import assignments
 from hmrf_dask.jobs.edit import Editable
 from hmrf_dask.jobs.names import OUTLIERS, called, names_given
 from hmrf_dask.jobs.parent import VOCABULARY
 from hmrf_dask.jobs.places import NAME, Report, assignments_of, explained_to_readers, verified_model
 from hmrf_dask.jobs.places import last_release as last_release_of
+from hmrf_dask.jobs.report_subject import former_of_run, page_of
 from hmrf_dask.jobs.texts import Document, Texts, homes_of
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import (
@@ -42,6 +44,7 @@ from hmrf_dask.releases.release import (
     read_if_whole,
     release_log,
 )
+from hmrf_dask.report.content import Report as Page
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.storage.addresses import absolute_url
 from hmrf_dask.storage.stores import Storage
@@ -52,6 +55,9 @@ from hmrf_dask.text.given import as_texts
 from hmrf_dask.text.tfidf import Vocabulary
 from hmrf_dask.text.vectorise import rows_of_texts
 from hmrf_dask.types import BoolArray, IntArray, LabelArray
+
+if TYPE_CHECKING:
+    from hmrf_dask.jobs.in_memory import InMemory
 
 SHOWN: Final = 20  # clusters in a notebook
 _WIDTH: Final = 200  # characters of a text in a table that is drawn
@@ -112,24 +118,6 @@ def releases_of(output: str) -> dict[int, Release]:
     return {one.number: one for one in found if one is not None and one.files}
 
 
-class InMemory(NamedTuple):
-    """What is known of documents that were given in memory.
-
-    Attributes
-    ----------
-    table : pyarrow.Table
-        The assignments, in the order in which texts were given.
-    texts : dict of str to str
-        By id.
-    index : pandas.Index or None
-        Of the column that they came in.
-    """
-
-    table: pa.Table
-    texts: dict[str, str]
-    index: Any
-
-
 class ReleasedModel(Editable):
     """The clusters of one release of a job, and the model that made them.
 
@@ -166,11 +154,13 @@ class ReleasedModel(Editable):
         self.output = output
         self._release = release
         self._memory: InMemory | None = None
+        self._page: Page | None = None
 
     def in_memory(self, held: InMemory) -> ReleasedModel:
         """Read all that it may be asked for, and need its files no more; return itself."""
         self._memory = held
         _ = (self._table, self._vocabulary, self.names, self.report)
+        self._page = former_of_run(self.output, self._release.run)
         self.output = ""
         return self
 
@@ -210,6 +200,19 @@ class ReleasedModel(Editable):
     def report(self) -> Report:
         """What the run said of itself: documents, answers, J, time by step."""
         return Report.from_json(self._file(NAME), self.output)
+
+    def report_page(self, path: str | os.PathLike[str] | None = None) -> Page:
+        """Return the report that the run wrote for people; a notebook shows it as a page.
+
+        Parameters
+        ----------
+        path : str or path, optional
+            Where to write it: a file that ends in .html, its data next to it, or a folder.
+        """
+        page = self._page or page_of(self.output, self._release)
+        if path is not None:
+            write_report(page, os.fspath(path))
+        return page
 
     def top_words(self, cluster: int) -> list[str]:
         """Return the words that a cluster is about, the weightiest first.

@@ -11,6 +11,7 @@ from hmrf_dask.checkpoints.directory import read_events
 from hmrf_dask.checkpoints.records import iterations_in
 from hmrf_dask.jobs.parent import JOB
 from hmrf_dask.jobs.report_subject import Subject, step_seconds
+from hmrf_dask.jobs.reshape import EDITS
 from hmrf_dask.measures.contingency import Contingency
 from hmrf_dask.report.agreement import compared
 from hmrf_dask.report.content import Agreement, Fit, Step, Word, step_of
@@ -34,6 +35,8 @@ def fit_of(subject: Subject, learned: tuple[Word, ...]) -> Fit:
     versions |= {name: kernels[name] for name in _LIBRARIES if name in kernels}
     steps = subject.attempt("Iterations of the fit", lambda: tuple(_steps(subject))) or ()
     facts = dict(subject.record.fit) if subject.record else _summary(model)
+    if subject.record and (edits := subject.record.clusters.get(EDITS)):
+        facts[EDITS] = edits
     return Fit(
         facts=facts,
         steps=steps[:MOST_STEPS],
@@ -42,6 +45,7 @@ def fit_of(subject: Subject, learned: tuple[Word, ...]) -> Fit:
         versions={name: str(version) for name, version in versions.items() if version},
         again=_again(subject),
         learned=learned,
+        memory={} if subject.record is None else dict(subject.record.memory),
     )
 
 

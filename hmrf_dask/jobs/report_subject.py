@@ -168,6 +168,17 @@ def former_of_run(url: str, run: str | None) -> Report | None:
     return None if run is None else _former(open_storage(url, {}, durable=False), f"runs/{run}")
 
 
+def page_of(url: str, release: Release) -> Report:
+    """Return the report that was written with a release, or say how to make it again."""
+    report = former_of_run(url, release.run)
+    if report is None:
+        raise ConfigurationError(
+            f"a release must have its report to show it, got none in runs/{release.run}; make it "
+            f"again: hmrf-dask report {url} --release {release.number}"
+        )
+    return report
+
+
 def _words_of(subject: Subject) -> Words | None:
     identity = None if subject.release is None else subject.release.ledger.get(VOCABULARY)
     if identity is None:

@@ -23,6 +23,7 @@ from hmrf_dask.errors import (
 from hmrf_dask.jobs import journal, launches
 from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.jobs.namers import find_namer
 from hmrf_dask.jobs.parent import (
     INPUTS,
     Parent,
@@ -372,11 +373,24 @@ def _work(run: JobRun) -> Report:
         else:
             results = write_fit(run, material, answers, fit_all(run, material, answers))
         report = release(run, material, answers, results)
+    if names := run.inputs.job.names:
+        with run.watch.step("name clusters"):
+            _name_clusters(run, names.namer)
     from hmrf_dask.jobs.report import report_after_run  # not where nothing is left to do: be quick
 
     with run.watch.step("write the report page"):
         report_after_run(run)
     return report
+
+
+def _name_clusters(run: JobRun, namer: str) -> None:
+    """Name clusters after a release, which what goes wrong with a namer cannot end."""
+    from hmrf_dask.jobs.released import load_release
+
+    try:
+        load_release(run.inputs.output).name_clusters(find_namer(namer, by_file=True))
+    except (HmrfError, OSError) as error:
+        warnings.warn(f"clusters go by their words: {error}", HmrfWarning, stacklevel=2)
 
 
 @contextmanager

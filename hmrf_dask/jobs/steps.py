@@ -18,7 +18,7 @@ from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.estimators.classes import ESTIMATORS, load
 from hmrf_dask.fit.choice_of_k import Choice
 from hmrf_dask.fit.preparation import check_memory, table_task
-from hmrf_dask.fit.suggestion import SoFar, Span, warn_of_doubt
+from hmrf_dask.fit.suggestion import Span, warn_of_doubt
 from hmrf_dask.jobs.answers import (
     NOTHING_GIVEN,
     Answers,
@@ -58,7 +58,7 @@ from hmrf_dask.jobs.rows import (
     settings_of,
 )
 from hmrf_dask.parameters import AUTO, PARAMETERS, SEEDED
-from hmrf_dask.progress import Tell
+from hmrf_dask.progress import SoFar, Tell
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.lock import OutputLock
 from hmrf_dask.releases.release import Release, read_file

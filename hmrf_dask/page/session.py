@@ -125,6 +125,7 @@ class Notes:
             entry.answer
             for entry in self.entries
             if entry.kind == NAME
+            and not entry.made_of
             and (entry.documents[0] in group.near or self.known.group(entry.documents[0]) == own)
         ]
         return names[-1] if names else ""

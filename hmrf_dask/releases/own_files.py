@@ -35,7 +35,7 @@ FOLDERS = re.compile(
 ASSIGNMENTS = re.compile(rf"part-\d{{5,}}-of-\d{{5,}}\.parquet|{_KEY}-\d{{5,}}\.parquet")
 HASHES = "_files.json"  # next to assignments of a fit: their checksums, sealed
 _ASSIGNED = rf"assignments/(?:{ASSIGNMENTS.pattern}|{re.escape(HASHES)})"
-_MODEL = r"model/(?:model\.json|(?:centroids|weights|minimum|maximum|init)\.npy)"
+_MODEL = r"model/(?:model\.json|(?:centroids|weights|minimum|maximum|init|limits|factor)\.npy)"
 _ITERATIONS = (
     r"(?:FINAL|run)\.json|events\.jsonl|events/\d{20}-[0-9a-f]{8}\.jsonl"
     r"|commits/\d{5,}(?:\.r\d+)?\.json|probe/[0-9a-f]{32}(?:-[0-9a-f]{32})?"
@@ -45,8 +45,8 @@ _ITERATIONS = (
 _REPORT = r"report(?:-\d+)?\.(?:html|json)"
 RUN_DIRECTORY = re.compile(rf"{_ITERATIONS}|{_MODEL}|{_ASSIGNED}|{_REPORT}")
 _RUN = (
-    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|classes|edits|gone|moved|questions)\.parquet|(?:notes|suspects|launches)\.jsonl"
-    r"|launches/\d{20}-[0-9a-f]{8}\.jsonl"
+    r"(?:run|progress|lineage|journal)\.json|(?:clusters|answers|classes|edits|gone|moved|questions)\.parquet"
+    r"|(?:notes|suspects|launches)\.jsonl|launches/\d{20}-[0-9a-f]{8}\.jsonl"
     rf"|rejects/(?:{_KEY}|repeated-ids|answers|waiting)\.jsonl|rows/{_BLOCK}|fit/(?:{_ITERATIONS})"
     rf"|{_MODEL}|{_ASSIGNED}|{_REPORT}"
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from html import escape
 from typing import Any, Final, Literal
 
@@ -263,6 +263,7 @@ class Fit:
     versions: dict[str, str]
     again: tuple[str, ...]  # commands
     learned: tuple[Word, ...] = ()
+    memory: dict[str, int] = field(default_factory=dict)  # the most bytes at a time, by process
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ def _environment() -> Environment:
         "number": lambda value: f"{value:,}",
         "share": lambda value, digits=1: f"{value:.{digits}%}",
         "short": charts.short,
+        "bytes": lambda value: f"{value / 2**20:,.0f} MiB",
         "value": shown_value,
         "counted": counted,
         "marked": marked,

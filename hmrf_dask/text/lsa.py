@@ -21,6 +21,7 @@ from hmrf_dask.kernels.exact import exact_sum, exact_value
 from hmrf_dask.kernels.products import LANES
 from hmrf_dask.kernels.random import uniforms
 from hmrf_dask.kernels.sketches import Basis, add_sketch, power_below, project, sketch_exponent
+from hmrf_dask.progress import SoFar, uncounted
 from hmrf_dask.rows.block import RowBlock, check_finite
 from hmrf_dask.rows.files import Blocks
 from hmrf_dask.types import FloatArray, IntArray, RowArray
@@ -48,11 +49,18 @@ class Decomposition:
 
 
 def decompose(
-    flow: Dataflow, corpus: Corpus, n_components: int, n_iter: int, seed: int
+    flow: Dataflow,
+    corpus: Corpus,
+    n_components: int,
+    n_iter: int,
+    seed: int,
+    *,
+    so_far: SoFar = uncounted,
 ) -> Decomposition:
     """Return the first `n_components` right singular vectors of a corpus.
 
-    Passes over the rows are one more than the `n_iter` power iterations, and one survey.
+    Passes over the rows are one more than the `n_iter` power iterations, and one survey. `so_far`
+    takes how many of them are done.
     """
     n_rows, n_features = corpus.shape
     if n_components > n_features:
@@ -69,8 +77,10 @@ def decompose(
     _refuse_large(n_features, n_columns)
     rows = _lay_rows(flow, corpus)
     basis = _random_basis(n_features, n_columns, seed)
-    for _ in range(n_iter):
+    for iteration in range(n_iter):
+        so_far(iteration + 1, n_iter + 2)
         basis = orthonormal(rows.sketch(basis)[0])
+    so_far(n_iter + 1, n_iter + 2)
     return _decomposed(rows, basis, n_components)
 
 

@@ -210,15 +210,21 @@ def texts_of_groups(groups: tuple[str, ...], folder: Path) -> Texts:
 
 
 @cache
-def texts_of_arxiv(classes: tuple[str, ...], size: int, part: str, folder: Path) -> Texts:
-    """Return titles or abstracts of arXiv, at most `size` of each class; no class: of all."""
-    path = folder / "arxiv_120k.parquet"
+def all_texts(name: str, folder: Path) -> Texts:
+    """Return all texts of a file of the data folder, and their labels."""
+    path = folder / f"{name}.parquet"
     if not path.exists():
         raise InvalidInputError(
             f"{path.name} must be there (columns text and label), got no such file in {folder}; "
             "give its folder with --data"
         )
-    texts, labels = _of_groups(*_read(path), classes or None)
+    return _read(path)
+
+
+@cache
+def texts_of_arxiv(classes: tuple[str, ...], size: int, part: str, folder: Path) -> Texts:
+    """Return titles or abstracts of arXiv, at most `size` of each class; no class: of all."""
+    texts, labels = _of_groups(*all_texts("arxiv_120k", folder), classes or None)
     texts, labels = _sampled(texts, labels, dict.fromkeys(labels, size))
     parts = [text.partition("\n") for text in texts]
     return [one[0] if part == "title" else one[2] for one in parts], labels

@@ -277,7 +277,7 @@
       const slider = element("input", { type: "range", min: 0, max: 1, step: 0.05, value: relevance });
       slider.addEventListener("input", () => { relevance = Number(slider.value); fill(bars, cluster); });
       panel.append(element("h4", {}, "Words"), element("label", { class: "soft" }, "special here ", slider, " heavy here"), bars,
-        element("p", { class: "soft" }, "A bar is the word's weight in the centre; its dark part is more than in all documents together."));
+        element("p", { class: "soft" }, "A bar is the word's weight in the centre; its dark part is more than in all documents together. A click on a word marks where else it is on the map."));
       fill(bars, cluster);
     }
     for (const [title, texts, withOther] of [["Typical documents", cluster.typical, false], ["Borderline documents", cluster.borderline, true]]) {
@@ -315,7 +315,12 @@
         bar.setAttribute("height", "10");
         svg.append(bar);
       }
-      const name = element("span", { class: "word", dir: "auto", title }, word);
+      const name = element("button", { type: "button", class: "word", dir: "auto", title: `Where else: ${word}` }, word);
+      name.addEventListener("click", () => {
+        const again = by("search").value === word;  // a second click lets go of it
+        by("search").value = again ? "" : word;
+        search(by("search").value);
+      });
       if (learned !== undefined) name.append(" ", element("span", { class: "learned" }, `×${learned}`));
       bars.append(name, svg);
     }

@@ -26,6 +26,7 @@ from hmrf_dask.questions.pool import Pool
 from hmrf_dask.questions.selection import STRATEGIES
 from tests.naive_active import Naive
 from tests.support.fits import scheduled
+from tests.support.long_cases import long
 from tests.support.problems import planted_text, string_ids
 
 
@@ -184,7 +185,7 @@ def test_the_same_questions_where_many_rows_are_the_same(
     rows = np.abs(signed_rows(12, 5))[kinds]
     kind_of = dict(zip(ids.tolist(), kinds.tolist(), strict=True))
     found = []
-    for seed, n_partitions in ((0, 1), (1, 7), (1, 7), (2, 96)):
+    for seed, n_partitions in ((0, 1), (1, 7), (2, 96)):
         order, asked = np.random.default_rng(seed).permutation(96), list[tuple[str, str]]()
         corpus = Corpus.from_rows(rows[order], ids=ids[order], n_partitions=n_partitions)
 
@@ -200,7 +201,7 @@ def test_the_same_questions_where_many_rows_are_the_same(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("n_clusters", [3, 6, None])
+@pytest.mark.parametrize("n_clusters", [3, *long(6, None)])
 def test_answers_become_pairs_that_hold(strategy: str, n_clusters: int | None) -> None:
     topics = TOPICS % (n_clusters or 6)
     asked: list[tuple[int, int]] = []
@@ -252,7 +253,7 @@ def test_rows_that_are_opposite_are_all_asked_about() -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("n_clusters", [6, 9])
+@pytest.mark.parametrize("n_clusters", [6, *long(9)])
 def test_the_default_asks_as_written(n_clusters: int, sparse: bool) -> None:
     rows, topics = signed_rows(120, 3), np.arange(120) % n_clusters
     asked: list[tuple[int, int]] = []
@@ -313,7 +314,7 @@ def test_no_pair_is_asked_twice_until_nothing_is_left(
         assert set(np.ravel(asked).tolist()) == set(np.flatnonzero(rows.any(axis=1)).tolist())
 
 
-@pytest.mark.parametrize("strategy", ["default", "explore-consolidate", "min-max"])
+@pytest.mark.parametrize("strategy", ["default", *long("explore-consolidate", "min-max")])
 def test_an_oracle_that_contradicts_itself_makes_no_contradiction(strategy: str) -> None:
     rng = np.random.default_rng(0)
     pairs = explore_consolidate(

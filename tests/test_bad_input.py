@@ -31,6 +31,7 @@ from hmrf_dask.errors import (
     RunDirectoryError,
 )
 from hmrf_dask.rows.block import RowBlock
+from tests.support.long_cases import long
 from tests.support.rows_in_forms import FORMS, D, N, good, name_of, unknown
 
 pytestmark = pytest.mark.usefixtures("no_work")
@@ -336,7 +337,7 @@ def test_contradictions_show_the_shortest_witness(form: str) -> None:
 
 
 @pytest.mark.usefixtures("working")
-@pytest.mark.parametrize("penalty", ["auto", "distance", "potts"])
+@pytest.mark.parametrize("penalty", ["auto", *long("distance", "potts")])
 @pytest.mark.parametrize(
     ("settings", "done"),
     [({}, "kept as pairs that may be broken"), ({"on_conflict": "drop"}, "dropped")],

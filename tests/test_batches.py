@@ -18,6 +18,7 @@ from hmrf_dask.questions.pool import Pool
 from hmrf_dask.tasks import open_rows
 from tests.naive_active import batch_of_uncertain, gaps_between_clusters
 from tests.support.fits import scheduled
+from tests.support.long_cases import long
 from tests.support.problems import planted_text, string_ids
 
 X, TOPICS = planted_text(240, 120, 6, 0, words=12)
@@ -69,7 +70,9 @@ def signed(n_rows: int, n_clusters: int) -> tuple[NDArray[np.float64], NDArray[n
     return rows, centroids
 
 
-@pytest.mark.parametrize(("n_rows", "n_clusters", "n"), [(2000, 5, 10), (300, 3, 25), (900, 40, 8)])
+@pytest.mark.parametrize(
+    ("n_rows", "n_clusters", "n"), [(2000, 5, 10), (300, 3, 25), *long((900, 40, 8))]
+)
 def test_rows_are_chosen_as_written(n_rows: int, n_clusters: int, n: int) -> None:
     rows, centroids = signed(n_rows, n_clusters)
     model = KMeans(n_clusters, init=centroids, max_iter=1, refine=False).fit(rows)

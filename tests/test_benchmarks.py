@@ -38,6 +38,7 @@ from tests.benchmarks.commands import Ran
 from tests.benchmarks.measuring import Bench, Figure, Timed
 from tests.benchmarks.sizes import TINY
 from tests.benchmarks.tricks import TRICKS, Trick
+from tests.support.long_cases import long
 
 
 @pytest.fixture
@@ -156,7 +157,17 @@ FEW_TRICKS = ("low-costs", "margins", "sent-ahead")  # for others kernels are co
 ON_CLUSTERS = {"processes", "tenfold"}  # which they start themselves
 
 
-@pytest.mark.parametrize("row", [row for row in __main__.ROWS if row not in ON_CLUSTERS])
+@pytest.mark.parametrize(
+    "row",
+    [
+        *long("end-to-end-answers", "ablation"),  # as end-to-end, and as fit
+        *(
+            row
+            for row in __main__.ROWS
+            if row not in (*ON_CLUSTERS, "end-to-end-answers", "ablation")
+        ),
+    ],
+)
 def test_a_row_runs_and_both_sides_do_the_same_work(row: str, bench: Bench) -> None:
     figures, fine = __main__.measure(row, bench)
     assert fine, figures

@@ -28,6 +28,7 @@ from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.errors import HmrfError, HmrfWarning, SourceError
 from hmrf_dask.estimators.classes import HMRFKMeans, load
 from hmrf_dask.releases.release import latest
+from tests.support.long_cases import long
 
 CANARY = "CANARY-5ecret"
 SPELLINGS = [
@@ -149,7 +150,7 @@ def everywhere(secret: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("secret", SPELLINGS)
+@pytest.mark.parametrize("secret", [*SPELLINGS[:3], *long(*SPELLINGS[3:])])
 def test_what_files_say(secret: str, world: Path) -> None:
     for _, job, manifest in everywhere(secret):
         write(world, job, manifest)

@@ -192,10 +192,7 @@ def test_a_value_is_sent_to_every_worker_once_and_goes_with_its_holder(
 
 @pytest.mark.parametrize(
     "when",
-    [
-        pytest.param(one, marks=[] if one == "in" else pytest.mark.long)
-        for one in ("before", "in", "kept")
-    ],
+    [pytest.param(one, marks=pytest.mark.long) for one in ("before", "in", "kept")],
 )
 def test_a_value_that_is_lost_with_every_worker_is_there_again(
     process_client: Client, tmp_path: Path, when: str

@@ -165,7 +165,7 @@ def test_empty_clusters_take_part_in_swaps() -> None:
     assert labels.tolist() == [2, 4]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(graphs(), st.integers(1, 4), st.integers(0, 2**32))
 def test_a_search_of_a_small_graph_ends_with_labels_or_a_proof(
     problem: tuple[int, Edges], n_clusters: int, seed: int
@@ -211,7 +211,7 @@ def test_what_was_in_the_way_comes_first_in_the_next_search() -> None:
     assert solved[0] < 10 < 18 <= solved[1]
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(graphs(), st.integers(1, 4), st.integers(0, 20))
 def test_a_walk_ends_without_conflicts_where_it_can(
     problem: tuple[int, Edges], n_clusters: int, number: int

@@ -17,6 +17,7 @@ from hmrf_dask.cli import connect
 from hmrf_dask.cli.connect import connected
 from hmrf_dask.errors import ClusterError, ConfigurationError
 from hmrf_dask.jobs.clusters import Cluster
+from tests.support.long_cases import long
 
 
 def test_threads_are_set_and_set_back() -> None:
@@ -130,7 +131,7 @@ def test_kwargs_that_a_class_does_not_take(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("cluster", [None, {"class": "distributed.LocalCluster"}])
+@pytest.mark.parametrize("cluster", [None, *long({"class": "distributed.LocalCluster"})])
 def test_processes_listen_on_loopback_only(cluster: dict[str, Any] | None) -> None:
     asked = {"n_workers": 1, "threads_per_worker": 1}
     way: dict[str, Any] = {"processes": 1}

@@ -240,7 +240,7 @@ def arrays_of(graph: ConstraintGraph) -> list[object]:
     ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(problem=problems())
 def test_energy_of_any_labelling_is_that_of_the_closure(problem: dict[str, object]) -> None:
     n, must, cannot = problem["n"], problem["must"], problem["cannot"]

@@ -18,6 +18,7 @@ from hmrf_dask.tasks.first_centroids import completed
 from hmrf_dask.tasks.start_sample import restrict
 from tests import naive
 from tests.support.cases import FITS
+from tests.support.long_cases import long
 from tests.support.problems import pairs_of_classes, planted_text, string_ids
 from tests.support.start_samples import graph_of, random_rows, sample_of
 
@@ -173,7 +174,7 @@ CHAIN = [(row, row + 1) for row in range(30)]
 @pytest.mark.parametrize(
     ("must", "cannot"), [(CHAIN, []), ([], CHAIN), ([(0, 1)], []), ([], [(0, 1)])]
 )
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [False, *long(True)])
 def test_answers_of_one_class_or_one_kind_are_folded_too(
     must: Any, cannot: Any, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

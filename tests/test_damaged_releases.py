@@ -17,6 +17,7 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.release import damages, latest
 from tests.support.job_corpus import JobCorpus
+from tests.support.long_cases import long
 
 N_CLUSTERS = 3
 
@@ -85,10 +86,12 @@ def lineage(corpus: JobCorpus) -> dict[str, Any]:
     ("ending", "how", "more"),
     [
         ("model/model.json", "gone", True),
-        ("model/model.json", "gone", False),
-        ("model/centroids.npy", "other bytes", True),
-        ("lineage.json", "other bytes", True),
         ("clusters.parquet", "gone", False),
+        *long(
+            ("model/model.json", "gone", False),
+            ("model/centroids.npy", "other bytes", True),
+            ("lineage.json", "other bytes", True),
+        ),
     ],
 )
 def test_a_damaged_file_is_named_and_the_advice_works(
@@ -121,7 +124,7 @@ def test_a_damaged_file_is_named_and_the_advice_works(
     check_whole(corpus)
 
 
-@pytest.mark.parametrize("how", ["gone", "other bytes"])
+@pytest.mark.parametrize("how", ["gone", *long("other bytes")])
 def test_a_fit_does_without_a_file_of_the_last_assignments(how: str, released: JobCorpus) -> None:
     corpus, job = released, released.folder / "job.yaml"
     before = lineage(corpus)
@@ -233,7 +236,8 @@ def flip(path: Path, place: float = 0.5) -> None:
 
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize(
-    "ending", ["00000.parquet", "centroids.npy", "lineage.json", "clusters.parquet", "/run.json"]
+    "ending",
+    ["centroids.npy", *long("00000.parquet", "lineage.json", "clusters.parquet", "/run.json")],
 )
 def test_a_damaged_release_is_made_again(ending: str, more: bool, released: JobCorpus) -> None:
     corpus, job = released, released.folder / "job.yaml"

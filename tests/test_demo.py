@@ -64,6 +64,8 @@ def test_demo_goes_the_whole_way(
     tmp_path: Path, documents: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hmrf_dask.cli.progress.AFTER", 0.0)
+    documents = documents[::3]
+    monkeypatch.setattr(demo, "read_docstrings", lambda: documents)
     folder = str(tmp_path / "demo")
     result = CliRunner().invoke(hmrf, ["demo", "--json", f"--folder={folder}"])
     assert result.exit_code == 0, result.output

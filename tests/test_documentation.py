@@ -80,6 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long  # Sphinx takes six seconds; `make docs` is the same
 def test_the_site_is_built_without_a_warning_and_of_nothing_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES)

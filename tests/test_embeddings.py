@@ -44,7 +44,8 @@ from hmrf_dask.text.vectors import (
 )
 from tests.support import embedders
 from tests.support.job_corpus import JobCorpus, lines
-from tests.support.job_runs import assigned, run
+from tests.support.job_runs import assigned
+from tests.support.job_runs import run_with_report as run
 
 OWN = "tests.support.embedders"
 CLASSES = (

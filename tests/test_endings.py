@@ -23,6 +23,7 @@ from hmrf_dask.cli.group import (
     finished_first,
 )
 from tests.support.job_corpus import JobCorpus
+from tests.support.long_cases import long
 
 ROOT = Path(__file__).parents[1]
 AGAIN = "run it again: it resumes where it stopped\n"
@@ -37,7 +38,7 @@ def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize(
     ("where", "number", "group"),
-    [("--threads=1", signal.SIGTERM, False), ("--processes=1", signal.SIGHUP, True)],
+    [("--threads=1", signal.SIGTERM, False), *long(("--processes=1", signal.SIGHUP, True))],
 )
 def test_a_signal_ends_a_run_in_one_line_and_gives_the_output_up(
     tmp_path: Path, where: str, number: signal.Signals, group: bool

@@ -19,6 +19,7 @@ from dask.delayed import delayed
 from hmrf_dask import Constraints, Corpus, HMRFKMeans, KMeans, MPCKMeans
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from tests.support.family_fits import counts, pairs_of
+from tests.support.long_cases import long
 from tests.support.problems import DISTORTIONS, label_pairs, planted_text
 
 LEARNING = {"euclidean", "i-divergence", "kl"}  # what "auto" means
@@ -319,7 +320,7 @@ def test_max_iter_is_kept_and_said() -> None:
 
 
 @pytest.mark.parametrize(("refine", "phase"), [(False, "fit"), (True, "refine")])
-@pytest.mark.parametrize("with_pairs", [False, True])
+@pytest.mark.parametrize("with_pairs", [True, *long(False)])
 def test_a_fit_ends_where_its_last_iterations_brought_little(
     refine: bool, phase: str, with_pairs: bool, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from hmrf_dask.jobs.inputs import Place, overlaps
 from hmrf_dask.releases.own_files import OUTPUT, is_own
 from hmrf_dask.releases.release import latest
 from tests.support.job_corpus import JobCorpus
+from tests.support.long_cases import long
 from tests.support.stores import files_below
 
 
@@ -339,7 +340,7 @@ def test_an_output_without_runs_is_inspected(corpus: JobCorpus) -> None:
     assert (result.exit_code, json.loads(result.stdout)["progress"]) == (0, None)
 
 
-@pytest.mark.parametrize("linked", ["rows", "runs", "counts"])
+@pytest.mark.parametrize("linked", ["rows", *long("runs", "counts")])
 def test_nothing_behind_a_link_is_removed(linked: str, corpus: JobCorpus) -> None:
     job = corpus.write_all(40, 0, keep=1, text={"refit": "always"})
     done(job)

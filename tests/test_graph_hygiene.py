@@ -14,6 +14,7 @@ from hmrf_dask.fit import loop
 from hmrf_dask.fit.journal import Journal
 from hmrf_dask.flow.dataflow import DaskFlow, Planned, share_array, tree
 from tests.support.fits import Case, fit, text_case
+from tests.support.long_cases import long
 from tests.support.watched_graphs import Graphs, watched_graphs
 
 
@@ -39,7 +40,7 @@ def check_fit(case: Case, partitions: int, graphs: Graphs, memory: str = "1 GiB"
         ({}, "1 GiB"),
         ({"learn_weights": True}, "1 GiB"),
         pytest.param({"distortion": "euclidean"}, "1 GiB", marks=pytest.mark.long),
-        ({"distortion": "kl", "init": "neighborhoods"}, "1 GiB"),
+        *long(({"distortion": "kl", "init": "neighborhoods"}, "1 GiB")),
         pytest.param(  # linked rows in many parts
             {"closure": False, "init": "neighborhoods"}, "256 KiB", marks=pytest.mark.long
         ),

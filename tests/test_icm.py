@@ -27,6 +27,7 @@ from tests.support.icm_problems import (
     problem_of,
     random_component,
     starting_labels,
+    two_components,
 )
 
 
@@ -107,15 +108,7 @@ def test_icm_ends_where_nothing_gains() -> None:
 def test_packing_components_together_changes_nothing() -> None:
     rng = np.random.default_rng(5)
     for _ in range(50):
-        one, other = (random_component(rng) for _ in range(2))
-        other.distortion = [row[:1] * one.n_clusters for row in other.distortion]
-        other.shift = one.shift
-        both = Component(
-            one.distortion + other.distortion,
-            one.pairs + [(i + one.n, j + one.n, kind, p) for i, j, kind, p in other.pairs],
-            one.groups + [g + max(one.groups) + 1 for g in other.groups],
-            one.shift,
-        )
+        one, other, both = two_components(rng)
         together = starting_labels(rng, both)
         alone = together[: one.n].copy(), together[one.n :].copy()
         icm(together, problem_of(both), grouping_of(both))

@@ -19,6 +19,7 @@ from hmrf_dask.storage import whole_files
 from hmrf_dask.storage.sealed import DamagedFileError, seal, seal_for_people, unseal
 from tests.support.damaged_outputs import Damage, asked, campaign, two_nights
 from tests.support.job_corpus import JobCorpus
+from tests.support.long_cases import long
 
 
 def test_damage_to_any_file_is_refused_in_words_or_changes_nothing(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_fit_is_made_again_by_a_run_that_only_predicts(nights: JobCorpus) -> N
         "rows/*/*/part-*",
     ],
 )
-@pytest.mark.parametrize("how", ["flip", "empty"])
+@pytest.mark.parametrize("how", ["flip", *long("empty")])
 def test_what_follows_from_documents_is_made_again(
     pattern: str, how: str, nights: JobCorpus
 ) -> None:

@@ -20,12 +20,13 @@ from hmrf_dask.measures.contingency import contingency
 from hmrf_dask.measures.scores import normalized_mutual_info
 from pipelines.papers.sets import iris
 from pipelines.papers.supervision import Fold, folds, random_pairs
+from tests.support.long_cases import long
 
 PEERS, NEAR = 0.868, 0.02
 SEEDS = range(10)
 ROWS = iris(Path())
 
-pytestmark = pytest.mark.parametrize("n_pairs", [250, 500])
+pytestmark = pytest.mark.parametrize("n_pairs", [250, *long(500)])
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
-from hmrf_dask.jobs import inputs
 from hmrf_dask.jobs.check import check_file
 from hmrf_dask.jobs.places import Report
 from tests.support.job_corpus import JobCorpus
@@ -26,16 +25,6 @@ ONE = "space/0000", "space/0003", "space/0006", "motor/0001"
 @pytest.fixture
 def corpus(tmp_path: Path) -> JobCorpus:
     return JobCorpus(tmp_path)
-
-
-@pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no document be read."""
-
-    def read(*_: Any) -> Any:
-        raise AssertionError("a document was read")
-
-    monkeypatch.setattr(inputs, "read_batches", read)
 
 
 def rows(*pairs: str) -> bytes:

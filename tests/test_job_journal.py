@@ -25,6 +25,7 @@ from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.releases.own_files import OUTPUT, is_own
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
+from tests.support.long_cases import long
 
 SMALL: dict[str, Any] = {"method": {"n_clusters": 3, "n_init": 1, "max_iter": 5}}
 
@@ -170,7 +171,7 @@ def test_what_stands_for_a_group_may_go(corpus: JobCorpus) -> None:
     assert before["pairs"]["must"]
 
 
-@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("private", [True, *long(False)])
 def test_the_journal_is_nobodys_to_remove(corpus: JobCorpus, private: bool) -> None:
     job = corpus.write_all(60, 5, **SMALL, keep=1, private=private)
     output = run(job).output

@@ -115,22 +115,22 @@ def test_threads_with_objects_of_their_own_lose_nothing(place: Place) -> None:
 
     def write(name: str) -> None:
         own = open_journal(address, options)
-        for number in range(20):
+        for number in range(8):
             own.append(entry(f"{name}{number}"))
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(write, "abc"))
     read = open_journal(address, options).entries()
-    assert (len(read.entries), read.bad) == (60, ())
-    assert sorted(read.lines) == list(range(1, 61))
+    assert (len(read.entries), read.bad) == (24, ())
+    assert sorted(read.lines) == list(range(1, 25))
 
 
 def test_two_processes_share_a_log_in_an_object_store(s3_options: dict[str, Any]) -> None:
     address = f"s3://runs/{uuid4().hex}/journal"
-    writers = [writer(address, name, 20, s3_options) for name in ("anna", "bo")]
+    writers = [writer(address, name, 8, s3_options) for name in ("anna", "bo")]
     assert [said_all(one) for one in writers] == [0, 0]
     read = open_journal(address, s3_options).entries()
-    assert (len(read.entries), read.bad, read.lines) == (40, (), tuple(range(1, 41)))
+    assert (len(read.entries), read.bad, read.lines) == (16, (), tuple(range(1, 17)))
 
 
 def test_a_killed_writer_loses_no_answer_that_was_saved(file: Path) -> None:

@@ -10,7 +10,7 @@ from tests.support.job_corpus import JobCorpus
 from tests.support.killed_jobs import killed_jobs
 
 METHOD = {"n_clusters": 3, "n_init": 1}
-KILLS, STOPS = 2, 1  # `make prove` dies far more often
+KILLS, STOPS = 1, 1  # `make prove` dies far more often
 
 
 def test_killed_anywhere_and_run_again_gives_the_same_bits(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def tables(draw: st.DrawFn) -> list[list[int]]:
 
 
 @given(tables(), st.sampled_from([0.05, 0.25, 0.5, 0.9]), st.integers(0, 30))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_the_matching_is_the_best_there_is(
     table: list[list[int]], least_share: float, added: int
 ) -> None:

@@ -116,7 +116,7 @@ def laid_out(problem: dict[str, object], random: np.random.Generator | None) -> 
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(problem=problems())
 def test_any_layout_keeps_its_promises(problem: dict[str, object]) -> None:
     random = np.random.default_rng(problem["seed"])

@@ -49,7 +49,7 @@ def refines(problem: Problem) -> bool:
     return problem.distortion in TABLE_FORMS and problem.K > 1
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(problems(max_rows=25), st.integers(0, 2**16))
 def test_j_never_rises(problem: Problem, seed: int) -> None:
     check_steps(some_bench(problem, seed), refining=refines(problem), seed=seed)
@@ -58,24 +58,24 @@ def test_j_never_rises(problem: Problem, seed: int) -> None:
 @pytest.mark.parametrize("distortion", DISTORTIONS)
 def test_j_never_rises_while_weights_are_learned(distortion: str) -> None:
     n_learned = 0
-    for seed in range(20):
+    for seed in range(8):
         problem = random_problem(seed, distortion=distortion, smooth=True, n=40)
         steps = check_steps(some_bench(problem, seed, learn=True), seed=seed)
         n_learned += sum(name == "B" for name in steps)
-    assert n_learned >= 7
+    assert n_learned >= 3
 
 
 @pytest.mark.usefixtures("only_tables")
 @pytest.mark.parametrize("distortion", TABLE_FORMS)
 def test_j_never_rises_in_table_form(distortion: str) -> None:
-    for seed in range(25):
+    for seed in range(10):
         problem = random_problem(seed, distortion=distortion, closure=True)
         check_steps(some_bench(problem, seed), refining=refines(problem), seed=seed)
 
 
 @pytest.mark.parametrize("distortion", DISTORTIONS)
 def test_j_never_rises_in_the_history_of_an_estimator(distortion: str) -> None:
-    for seed in range(3):
+    for seed in range(2):
         problem = random_problem(seed, distortion=distortion, n=40, K=4, noise=0.0, smooth=True)
         rows = problem.X[problem.X.any(axis=1)]
         model = HMRFKMeans(
@@ -110,7 +110,7 @@ def test_no_move_is_left_after_an_e_step(problem: Problem, seed: int) -> None:
 @pytest.mark.usefixtures("only_tables")
 @pytest.mark.parametrize("distortion", TABLE_FORMS)
 def test_no_move_is_left_in_table_form(distortion: str) -> None:
-    for seed in range(25):
+    for seed in range(10):
         problem = random_problem(seed, distortion=distortion, closure=True)
         bench = some_bench(problem, seed)
         for turn in kept_iterations(bench, most=2, seed=seed):
@@ -130,7 +130,7 @@ def scattered(bench: Bench, seed: int) -> Iteration:
 @pytest.mark.parametrize("far", [0.0, 50.0])
 @pytest.mark.parametrize("distortion", DISTORTIONS)
 def test_no_move_is_left_whatever_the_labels_were(distortion: str, far: float) -> None:
-    for seed in range(25):
+    for seed in range(10):
         problem = random_problem(seed, distortion=distortion, n=20)
         bench = some_bench(replace(problem, X=problem.X + np.float32(far)), seed)
         check_local_optimum(bench, scattered(bench, seed))
@@ -142,7 +142,7 @@ def test_no_move_is_left_whatever_the_labels_were(distortion: str, far: float) -
 def test_no_move_is_left_in_table_form_whatever_the_labels_were(
     distortion: str, far: float
 ) -> None:
-    for seed in range(25):
+    for seed in range(10):
         problem = random_problem(seed, distortion=distortion, n=20, closure=True)
         bench = some_bench(replace(problem, X=problem.X + np.float32(far)), seed)
         check_local_optimum(bench, scattered(bench, seed))
@@ -151,7 +151,7 @@ def test_no_move_is_left_in_table_form_whatever_the_labels_were(
 @pytest.mark.parametrize("distortion", DISTORTIONS)
 def test_components_in_pieces_keep_every_promise(distortion: str) -> None:
     n_rounds = 0
-    for seed in range(8):
+    for seed in range(4):
         problem = random_problem(seed, distortion=distortion, n=30)
         for memory in (3000, 5000, 8000):  # the least that holds a row with all its pairs
             try:
@@ -164,7 +164,7 @@ def test_components_in_pieces_keep_every_promise(distortion: str) -> None:
         check_energy(bench, turn.state)
         check_local_optimum(bench, turn)
         check_steps(bench, refining=refines(problem), seed=seed, most=3)
-    assert n_rounds >= 3
+    assert n_rounds >= 1
 
 
 @pytest.mark.parametrize("far", [0.0, 100.0])
@@ -221,7 +221,7 @@ def test_without_pairs_it_is_plain_k_means(distortion: str, dense: bool) -> None
 
 @pytest.mark.parametrize("distortion", DISTORTIONS)
 def test_a_power_of_two_changes_nothing(distortion: str) -> None:
-    for seed in range(10):
+    for seed in range(4):
         problem = random_problem(seed, distortion=distortion, n=30, smooth=True, penalty="distance")
         small = replace(problem, X=problem.X * np.float32(2.0**-20))
         fits = []

@@ -34,7 +34,7 @@ labellings = st.integers(1, 60).flatmap(
 
 
 @given(labellings)
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_measures_are_those_of_scikit_learn(both: tuple[list[int], list[int]]) -> None:
     truth, labels = both
     table = measures.contingency(truth, labels)

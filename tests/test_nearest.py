@@ -28,6 +28,7 @@ from tests.support.distortion_rows import (
     text_like,
     used,
 )
+from tests.support.long_cases import long, long_but
 
 NAMES = sorted(DISTORTIONS)
 PRECISIONS = ["single", "half"] if has_half() else ["single"]
@@ -62,7 +63,7 @@ def near_ties(K: int, d: int, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("K", [1, 16, 17, 64, 70, 128, 129, 270])
+@pytest.mark.parametrize("K", [1, 17, 70, 128, *long(16, 64, 129, 270)])
 def test_products_of_a_row_with_columns_of_any_number(kind: Any, K: int) -> None:
     import numba
 
@@ -110,7 +111,9 @@ def test_the_sums_of_all_distances_are_in_the_order_of_the_entries() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 # Every K of the first vectors, then steps that leave each remainder by 4 and by 16 in turn.
-@pytest.mark.parametrize("K", [*range(1, 20), *range(21, 132, 11)])
+@pytest.mark.parametrize(
+    "K", long_but((1, 2, 5, 12, 16, 17, 32, 65, 131), [*range(1, 20), *range(21, 132, 11)])
+)
 def test_near_ties_are_decided_in_float64(find_in: Any, precision: str, K: int) -> None:
     find_in(precision)
     rows = text_like(30, 40, 3)

@@ -24,7 +24,8 @@ from hmrf_dask.report.alerts import Facts, alerts_of
 from hmrf_dask.tasks.outliers import CLASSES, NOWHERE, limits_of
 from tests import naive_clusters
 from tests.support.job_corpus import JobCorpus, lines
-from tests.support.job_runs import assigned, run
+from tests.support.job_runs import assigned
+from tests.support.job_runs import run_with_report as run
 from tests.support.problems import planted_text
 
 CLUSTERS = st.lists(st.lists(st.none() | st.integers(0, 30), max_size=9), min_size=1, max_size=3)

@@ -27,6 +27,7 @@ from hmrf_dask.releases.release import latest
 from hmrf_dask.text.files import Place
 from tests.support.job_corpus import JobCorpus, names_of, one_each, write_one
 from tests.support.job_runs import QUARANTINED, assigned, note_reads, run
+from tests.support.long_cases import long
 
 METHOD = {"n_clusters": 3, "n_init": 1, "random_state": 1}
 MOST = MANY * TIERS  # packs of nights, and those that nothing is missing of
@@ -114,7 +115,7 @@ def test_a_ledger_of_former_versions_names_no_packs() -> None:
 # ---- runs
 
 
-@pytest.mark.parametrize("refit", ["always", "never"])
+@pytest.mark.parametrize("refit", ["always", *long("never")])
 def test_only_packs_with_a_changed_file_are_read_again(
     refit: str, corpus: JobCorpus, read_files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +148,7 @@ def test_only_packs_with_a_changed_file_are_read_again(
     assert read_files == []
 
 
-@pytest.mark.parametrize("folder", ["counts", "documents"])
+@pytest.mark.parametrize("folder", ["counts", *long("documents")])
 def test_lost_counts_of_a_pack_are_made_again(
     folder: str, corpus: JobCorpus, read_files: list[str]
 ) -> None:

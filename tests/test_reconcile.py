@@ -44,7 +44,7 @@ def rounds_over(component: Component, bounds: list[int], **settings: object) -> 
 def test_energy_never_rises_and_no_move_is_left(rounds: int, budget: int) -> None:
     rng = np.random.default_rng(100 + rounds)
     phases: Counter[Phase] = Counter()
-    for _ in range(100):
+    for _ in range(60):
         component = random_component(rng)
         labels = starting_labels(rng, component)
         history = [component.energy(labels.tolist())]
@@ -60,9 +60,9 @@ def test_energy_never_rises_and_no_move_is_left(rounds: int, budget: int) -> Non
         assert component.best_group_gain(final) == 0
         phases.update(run.steps)
     if rounds < ROUNDS:
-        assert min(phases[Phase.POINT_HANDOVER], phases[Phase.GROUP_HANDOVER]) > 20
+        assert min(phases[Phase.POINT_HANDOVER], phases[Phase.GROUP_HANDOVER]) > 10
     if rounds > 0:
-        assert min(phases[Phase.POINTS], phases[Phase.GROUPS]) > 20
+        assert min(phases[Phase.POINTS], phases[Phase.GROUPS]) > 10
 
 
 def test_rounds_do_not_depend_on_the_cut() -> None:

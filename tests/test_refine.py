@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -17,7 +17,7 @@ from hmrf_dask.fit import refinement
 from hmrf_dask.fit.loop import Iteration, begin, refine_iteration
 from hmrf_dask.fit.refinement import first_variation, refines
 from hmrf_dask.kernels.distances import LINKED
-from hmrf_dask.tasks.first_variation import Proposals, best_first, merge_proposals
+from hmrf_dask.tasks.first_variation import Proposals, best_first, merge_proposals, that_fit
 from hmrf_dask.tasks.model import State
 from tests import naive
 from tests.support.loop import Bench, iterations, make_bench
@@ -330,6 +330,14 @@ def proposals_of(listed: list[tuple[int, int, int, int]], most: int) -> Proposal
     )
 
 
+def test_what_does_not_fit_ends_the_list_in_any_partitioning() -> None:
+    moves = [(0, 0, 1, 0), (0, 0, 1, 10), (0, 0, 2, 20), (0, 0, 1, 30)]
+    for cut in range(5):
+        lists = [best_first(proposals_of(piece, 3)) for piece in (moves[:cut], moves[cut:])]
+        assert that_fit(merge_proposals(lists)).ids.tolist() == [0, 10]
+
+
+@settings(max_examples=200)
 @given(moves, st.integers(1, 20), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_the_best_of_several_lists_are_the_best_of_all(
     drawn: list[tuple[int, int, int]], most: int, n_cuts: int, random: Any
@@ -345,8 +353,9 @@ def test_the_best_of_several_lists_are_the_best_of_all(
     random.shuffle(listed)
     cuts = sorted(random.randint(0, len(listed)) for _ in range(n_cuts))
     pieces = [listed[a:b] for a, b in zip([0, *cuts], [*cuts, len(listed)], strict=True)]
-    whole = best_first(proposals_of(listed, most))
-    merged = merge_proposals([best_first(proposals_of(piece, most)) for piece in pieces])
+    whole = that_fit(best_first(proposals_of(listed, most)))
+    lists = [best_first(proposals_of(piece, most)) for piece in pieces]
+    merged = that_fit(merge_proposals(lists))
     for found in (whole, merged):
         assert found.ids.tolist() == [move[3] for move in kept]
         wanted_rows = [move[3] + k for move in kept for k in range(move[2])]

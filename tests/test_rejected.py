@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConflictError, HmrfWarning, InvalidInputError
-from hmrf_dask.jobs import inputs
 from hmrf_dask.jobs.places import Report
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
+from tests.support.long_cases import long
 
 FEW = {"n_clusters": 3, "n_init": 1}
 
@@ -22,16 +22,6 @@ FEW = {"n_clusters": 3, "n_init": 1}
 @pytest.fixture
 def corpus(tmp_path: Path) -> JobCorpus:
     return JobCorpus(tmp_path)
-
-
-@pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no document be read."""
-
-    def read(*_: Any) -> Any:
-        raise AssertionError("a document was read")
-
-    monkeypatch.setattr(inputs, "read_batches", read)
 
 
 @pytest.fixture
@@ -205,7 +195,7 @@ def counts(report: Report) -> tuple[int, int, int]:
     return sum(found["pairs"].values()), found["waiting"], found["quarantined"]
 
 
-@pytest.mark.parametrize("mode", ["stop", "quarantine"])
+@pytest.mark.parametrize("mode", ["quarantine", *long("stop")])
 def test_an_answer_about_a_document_that_is_gone_waits_for_it(mode: str, corpus: JobCorpus) -> None:
     nights = Nights(corpus, on_bad_record=mode, keep=1)
     first, second, gone = nights.ids[0], nights.ids[3], nights.gone

@@ -26,7 +26,8 @@ from hmrf_dask.report.layout import lay_out, likeness, place_clusters
 from hmrf_dask.report.page import MOST_BYTES, page
 from hmrf_dask.report.survey import COLUMNS, merge_surveys, survey_table
 from tests.support.job_corpus import JobCorpus
-from tests.support.job_runs import assigned, run
+from tests.support.job_runs import assigned
+from tests.support.job_runs import run_with_report as run
 from tests.support.reports import example, hostile, packed_data
 
 

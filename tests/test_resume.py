@@ -28,6 +28,7 @@ from tests.support.killed_fits import (
     resumes_to,
     spread_kills,
 )
+from tests.support.long_cases import long
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +118,7 @@ def test_a_finished_run_returns_at_once(
 # --- damage
 
 
-@pytest.mark.parametrize("what", ["commit", "labels", "state"])
+@pytest.mark.parametrize("what", ["commit", *long("labels", "state")])
 def test_a_damaged_last_commit_is_skipped(
     what: str, undisturbed: dict[str, tuple[Result, str]], tmp_path: Path
 ) -> None:

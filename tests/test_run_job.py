@@ -22,6 +22,7 @@ from hmrf_dask.releases.release import damages, latest
 from hmrf_dask.storage.sealed import RunUnavailableError
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.job_runs import QUARANTINED, assigned, note_reads, run
+from tests.support.long_cases import long
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_changed_and_deleted_files_are_reported(corpus: JobCorpus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refit", "is_new"), [("never", False), ("drift>5%", True), ("always", True)]
+    ("refit", "is_new"), [("never", False), ("drift>5%", True), *long(("always", True))]
 )
 def test_the_vocabulary_is_made_again_when_the_words_change(
     refit: str, is_new: bool, corpus: JobCorpus, read_files: list[str]
@@ -251,7 +252,7 @@ def test_bad_records_are_quarantined_with_the_reason(corpus: JobCorpus) -> None:
 
 
 @QUARANTINED
-@pytest.mark.parametrize("damaged", [None, "labels-*.parquet", "rejects-*.jsonl"])
+@pytest.mark.parametrize("damaged", [None, *long("labels-*.parquet", "rejects-*.jsonl")])
 def test_what_was_kept_with_documents_and_is_lost_is_read_again(
     damaged: str | None, corpus: JobCorpus
 ) -> None:

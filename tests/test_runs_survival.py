@@ -21,6 +21,7 @@ from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.storage import stores
 from hmrf_dask.storage.sealed import RunUnavailableError
+from tests.support.long_cases import long
 from tests.support.stores import (
     Place,
     check_whole,
@@ -69,7 +70,7 @@ def count_operations(patch: pytest.MonkeyPatch, at: int, torn: bool) -> Mortal:
     return mortal
 
 
-@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("torn", [True, *long(False)])
 def test_a_kill_at_any_file_operation_leaves_a_whole_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: bool
 ) -> None:

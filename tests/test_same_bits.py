@@ -34,6 +34,7 @@ from tests.support.icm_problems import SMALL, in_rounds, tangled
 from tests.support.job_corpus import JobCorpus, one_each
 from tests.support.job_runs import assigned, run
 from tests.support.killed_fits import phases_of, spread_kills
+from tests.support.long_cases import long, long_but
 from tests.support.loop import Bench, iterations, make_bench, some_bench
 from tests.support.problems import random_problem
 from tests.support.reads import watched_reads
@@ -50,6 +51,14 @@ SHORT = {
     "KMeans", "MPCKMeans",
     "COPKMeans, many pairs", "SeededKMeans, two classes", "ConstrainedKMeans", "LSA", "LSA dense",
     "words and vectors",
+}  # fmt: skip
+
+
+# Where pairs, labels or sets of centroids of another kind are committed, or read in every pass.
+OWN_FILES = {
+    "cosine in tables", "euclidean", "kl, in rounds", "one start", "starts by held-out answers",
+    "beliefs", "first variation", "MPCKMeans", "COPKMeans, many pairs",
+    "SeededKMeans, two classes", "LSA", "full metric, outliers kept out",
 }  # fmt: skip
 
 
@@ -84,12 +93,14 @@ def test_documents_and_pairs_in_any_order_and_partitioning_on_threads(name: str)
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", [*ON_WORKERS, *together(["full metric"], ())])
+@pytest.mark.parametrize(
+    "name", long_but(SHORT - {"euclidean", "beliefs"}, [*ON_WORKERS, "full metric"])
+)
 def test_worker_processes(name: str, process_client: Any) -> None:
     assert ALL[name].answer(3) == undisturbed(name)
 
 
-@pytest.mark.parametrize("name", together(ALL, SHORT))
+@pytest.mark.parametrize("name", together(ALL, OWN_FILES))
 @pytest.mark.usefixtures("little_memory")
 def test_rows_that_are_read_from_files_in_every_pass(name: str, tmp_path: Path) -> None:
     case = ALL[name]
@@ -99,12 +110,7 @@ def test_rows_that_are_read_from_files_in_every_pass(name: str, tmp_path: Path) 
     assert len(reads.files) > 5  # or the corpus was kept after all
 
 
-AFTER_EVERY = (
-    "one start",
-    "kl",
-    "euclidean",
-    "starts by held-out answers",
-)  # commit; the others after three of them
+AFTER_EVERY = ("one start", "kl", "euclidean")  # commit; the others after three of them
 
 
 class Stopped(BaseException):
@@ -117,7 +123,7 @@ STOPPED += ["kl, in rounds", "cosine potts open, in rounds"]
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", together(STOPPED, {*SHORT, "full metric"}))
+@pytest.mark.parametrize("name", together(STOPPED, OWN_FILES))
 def test_a_fit_that_is_stopped_and_resumed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +150,7 @@ def test_a_fit_that_is_stopped_and_resumed(
     assert finals[0]["content"] == finals[1]["content"]
 
 
-@pytest.mark.parametrize("name", together(CASES, SHORT))
+@pytest.mark.parametrize("name", together(CASES, {"cosine in tables", "pearson dense"}))
 def test_threads_of_the_driver_and_spared_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approximate, "RUN", 16)  # bounds are added up by fixed runs of features
     for worth, few in ((0, 2**60), (2**60, 1), (0, 1)):
@@ -197,7 +203,7 @@ def refined_a_few_rows_at_a_time(seed: int, n_parts: int) -> Any:
 
 
 LOOPS: dict[str, tuple[Callable[[int, int], Any], int]] = {
-    "any problem": (of_any_problem, 40),
+    "any problem": (of_any_problem, 16),
     "components in pieces": (in_pieces, 4),
     "first variation": (refined, 9),
     "first variation, a few rows at a time": (refined_a_few_rows_at_a_time, 9),
@@ -233,9 +239,8 @@ def ending(report: Report) -> tuple[Any, int]:
 @pytest.mark.parametrize(
     ("module", "constant", "value", "n_files"),
     [
-        (packs, "PACK_FILES", 1, 31),
         (packs, "PACK_FILES", 7, 5),
-        (packs, "BATCH_ROWS", 25, 3),
+        *long((packs, "PACK_FILES", 1, 31), (packs, "BATCH_ROWS", 25, 3)),
         (sources, "SEGMENT_BYTES", 2000, 6),
     ],
 )

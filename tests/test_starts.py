@@ -28,6 +28,7 @@ from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.model import Energy, Settings
 from hmrf_dask.tasks.start_sample import StartSample, narrowed
 from tests import naive
+from tests.support.long_cases import long
 from tests.support.loop import Bench, constraints_of, make_bench
 from tests.support.problems import (
     DISTORTIONS,
@@ -111,7 +112,7 @@ def labels_of(fitted: Fitted) -> Labels:
 # --- what a candidate is worth
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(8), *long(*range(8, 20))])
 def test_a_candidates_energy_is_that_of_the_oracle(seed: int) -> None:
     bench = make_bench(pairs_problem(seed))
     for candidate, labels in zip(*pool_of(bench), strict=True):
@@ -123,7 +124,7 @@ def test_a_candidates_energy_is_that_of_the_oracle(seed: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.* rows are zero")  # problems are full of them
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(4), *long(*range(4, 10))])
 def test_the_winners_energy_is_the_loops_to_the_last_bit(seed: int) -> None:
     problem = pairs_problem(seed, noise=0.0, on_conflict="raise")
     fitted, records = fit(problem, 3)
@@ -177,7 +178,7 @@ def test_of_larger_clusters_only_the_winner_is_refined(
     assert every < batch
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", [*range(5), *long(*range(5, 15))])
 def test_the_pool_is_never_below_the_unconstrained_solutions(seed: int) -> None:
     bench = make_bench(pairs_problem(seed))
     pool, _ = pool_of(bench)
@@ -529,7 +530,7 @@ def test_few_candidates_need_fewer_heats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pool", "n_done"), [(WHOLE_POOL, 4), (SHORT, 4), (SHORT, 9), (LONG, 4), (LONG, 13)]
+    ("pool", "n_done"), [(SHORT, 9), (LONG, 4), *long((WHOLE_POOL, 4), (SHORT, 4), (LONG, 13))]
 )
 def test_a_fit_stopped_among_its_candidates_resumes_with_the_next(
     pool: tuple[Heat, ...], n_done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

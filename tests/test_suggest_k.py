@@ -78,6 +78,7 @@ def test_a_job_chooses_k_once_and_keeps_it(corpus: JobCorpus, tried: list[int]) 
     assert len(tried) == 1
 
 
+@pytest.mark.long
 def test_k_is_chosen_again_where_that_is_asked(
     corpus: JobCorpus, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

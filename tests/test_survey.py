@@ -35,7 +35,7 @@ def matrices(draw: st.DrawFn) -> NDArray[np.float32]:
 
 
 @given(matrices(), st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_a_survey_is_what_numpy_finds(rows: NDArray[np.float32], dense: bool) -> None:
     sparse = scipy.sparse.csr_array(rows)
     found = survey(RowBlock.from_array(rows) if dense else RowBlock.from_scipy(sparse))

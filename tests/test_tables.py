@@ -185,7 +185,7 @@ def forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def test_sweeps_over_tables_are_sweeps_over_pairs(form: str) -> None:
     rng = np.random.default_rng(["cosine", "euclidean", "pearson", "potts"].index(form))
     points = groups = several = 0
-    for _ in range(100):
+    for _ in range(60):
         problem = random_closed(rng, form)
         labels = rng.integers(0, len(problem.distortion[0]), len(problem.rows)).astype(np.int32)
         expected = labels.tolist()
@@ -195,7 +195,7 @@ def test_sweeps_over_tables_are_sweeps_over_pairs(form: str) -> None:
         points += counts[0] > 0
         groups += counts[1] > 0
         several += counts[2] > 2
-    assert min(points, groups, several) > 10  # the problems are not idle
+    assert min(points, groups, several) > 4  # the problems are not idle
 
 
 @pytest.mark.usefixtures("forms")

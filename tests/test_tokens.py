@@ -66,7 +66,7 @@ def assert_same(found: Counted, matrix: Any, terms: list[str]) -> None:
 
 
 @given(TEXTS, WORDS)
-@with_settings(max_examples=300)
+@with_settings(max_examples=120)
 def test_words_are_counted_as_by_scikit_learn(texts: list[str], options: dict[str, Any]) -> None:
     found = count_texts(texts, TextSettings(**options))
     assert_same(found, *theirs(texts, options))

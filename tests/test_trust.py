@@ -30,6 +30,7 @@ from hmrf_dask.errors import (
     RunDirectoryError,
 )
 from tests import naive, naive_trust
+from tests.support.long_cases import long
 from tests.support.problems import label_pairs, planted_text, random_rows
 
 
@@ -149,7 +150,7 @@ def fitted(
 
 
 @pytest.mark.parametrize("inference", ["icm", "belief-propagation"])
-@pytest.mark.parametrize("trust", [None, 0.0, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("trust", [None, 0.7, *long(0.0, 0.5, 1.0)])
 def test_j_never_rises_with_wrong_answers(inference: str, trust: float | None) -> None:
     rows, _, must, cannot, _ = noisy_text()
     history = fitted(rows, must, cannot, inference=inference, trust=trust).objective_history_
@@ -261,7 +262,7 @@ MEANT = pytest.mark.filterwarnings("ignore::hmrf_dask.errors.HmrfWarning")  # ze
 
 @MEANT
 @KINDS
-@pytest.mark.parametrize("closure", [True, False])
+@pytest.mark.parametrize("closure", [True, *long(False)])
 def test_j_is_the_oracles_with_answers_of_every_kind(distortion: str, closure: bool) -> None:
     n_broken = 0.0
     for seed in range(6):

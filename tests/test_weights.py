@@ -60,7 +60,7 @@ def check_gradient(bench: Bench, seed: int) -> None:
 @pytest.mark.parametrize("weight_update", ["normalized", "paper"])
 @pytest.mark.parametrize("dense", [False, True])
 def test_the_gradient_is_that_of_j(distortion: str, weight_update: str, dense: bool) -> None:
-    for seed in range(8):
+    for seed in range(4):
         check_gradient(
             learning_bench(seed, distortion, weight_update=weight_update, dense=dense), seed
         )
@@ -149,13 +149,13 @@ def check_minimiser(bench: Bench, seed: int) -> None:
 @pytest.mark.parametrize("distortion", LINEAR)
 @pytest.mark.parametrize("dense", [False, True])
 def test_the_closed_form_minimises_j(distortion: str, dense: bool) -> None:
-    for seed in range(12):
+    for seed in range(6):
         check_minimiser(learning_bench(seed, distortion, dense=dense), seed)
 
 
 @pytest.mark.usefixtures("only_tables")
 def test_the_closed_form_minimises_j_where_closures_are_tables() -> None:
-    for seed in range(12):
+    for seed in range(6):
         check_minimiser(learning_bench(seed, "euclidean", closure=True, penalty="distance"), seed)
 
 
@@ -224,7 +224,7 @@ def test_the_held_prior_is_one_cluster_of_all_rows(distortion: str) -> None:
 @pytest.mark.parametrize("distortion", [*GRADIENT, *LINEAR])
 def test_learning_keeps_only_what_lowers_j(distortion: str) -> None:
     n_learned = 0
-    for seed in range(12):
+    for seed in range(6):
         bench = learning_bench(seed, distortion)
         state = settled(bench)
         ones = np.ones_like(state.model.weights)
@@ -237,7 +237,7 @@ def test_learning_keeps_only_what_lowers_j(distortion: str) -> None:
         slack = 1e-9 * bench.energy(state).absolute
         assert bench.energy(learned).total <= bench.energy(state).total + slack
         np.testing.assert_array_equal(bench.labels(learned), bench.labels(state))
-    assert n_learned >= 4
+    assert n_learned >= 2
 
 
 def test_weights_stay_where_every_proposal_raises_j(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from hmrf_dask.tasks.first_variation import (
     pairs_of_rows,
     propose_linked,
     propose_rows,
+    that_fit,
 )
 from hmrf_dask.tasks.model import State
 from hmrf_dask.tasks.partitions import LabelledPartition, StoredLabels
@@ -118,7 +119,7 @@ def _propose(engine: Engine, state: State, sources: Lazy) -> Proposals:
         priced = engine.priced(engine.price(state.model), number, state.linked)
         lists.append(flow.lazy(propose_linked, priced, blocks, sources, addresses.start, most))
     best: Proposals = flow.compute([tree(flow, merge_proposals, lists)])[0]
-    return best
+    return that_fit(best)
 
 
 def _apply(engine: Engine, state: State, proposals: Proposals, sources: Lazy) -> Lazy:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.redaction import shortened
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Form = TypeVar("Form")
 RESTORE = "restore it from a copy, never edit it"
@@ -98,8 +102,10 @@ def seal_for_people(content: Mapping[str, Any]) -> bytes:
     >>> unseal(seal_for_people({"sizes": [3, 4]}), "lineage.json")
     {'sizes': [3, 4]}
     """
+    import msgspec.json  # lays it out as the json module would, which writes that in Python
+
     whole = {**content, "sha256": digest(to_json(content).encode())}
-    return f"{json.dumps(whole, indent=1, default=_plain)}\n".encode()
+    return msgspec.json.format(json.dumps(whole, default=_plain).encode(), indent=1) + b"\n"
 
 
 def unseal(data: bytes, name: str) -> dict[str, Any]:
@@ -139,14 +145,22 @@ def typed(form: type[Form], content: object, name: str) -> Form:
     >>> typed(Flow, {"cluster": 3, "documents": 10, "share": 0.5}, "lineage.json")
     Flow(cluster=3, documents=10, share=0.5)
     """
-    from pydantic import TypeAdapter, ValidationError  # tasks that read no record need none of it
+    from pydantic import ValidationError  # tasks that read no record need none of it
 
     try:
-        return TypeAdapter(form).validate_python(content)
+        return _reader(form).validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "all"
         raise DamagedFileError(_damaged(name, f"{place}: {first['msg']}")) from None
+
+
+@cache
+def _reader(form: type[Form]) -> TypeAdapter[Form]:
+    """Return what makes the dataclass of JSON values: to build it takes longer than to read."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(form)
 
 
 def _damaged(name: str, got: str) -> str:

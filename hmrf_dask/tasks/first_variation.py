@@ -208,10 +208,24 @@ def propose_linked(
 
 
 def best_first(proposals: Proposals) -> Proposals:
-    """Return proposals best first, as many as may be fetched: the first one whatever its size."""
+    """Return proposals best first, with the first one that no longer fits into a round.
+
+    It ends the list of all partitions, too: what comes after it there is not taken, though it may
+    be smaller and fit.
+    """
     order = np.lexsort((proposals.ids, -proposals.gains))
     sizes = np.diff(proposals.starts)[order]
-    order = order[np.cumsum(sizes) <= max(proposals.most_rows, int(sizes[:1].sum()))]
+    return _picked(proposals, order[np.cumsum(sizes) - sizes <= proposals.most_rows])
+
+
+def that_fit(proposals: Proposals) -> Proposals:
+    """Return of the best of all partitions as many as may be fetched, the first in any case."""
+    sizes = np.diff(proposals.starts)
+    fit = np.cumsum(sizes) <= max(proposals.most_rows, int(sizes[:1].sum()))
+    return _picked(proposals, np.flatnonzero(fit))
+
+
+def _picked(proposals: Proposals, order: IntArray) -> Proposals:
     starts, addresses = pick(proposals.starts, proposals.addresses, order)
     kept = (proposals.gains[order], proposals.ids[order], proposals.targets[order])
     return Proposals(*kept, starts, addresses, proposals.most_rows)

@@ -73,6 +73,20 @@ def random_component(rng: np.random.Generator, most: int = 40) -> Component:
     return Component(distortion.tolist(), pairs, groups, shift)
 
 
+def two_components(rng: np.random.Generator) -> tuple[Component, Component, Component]:
+    """Return two components, and both as one problem."""
+    one, other = (random_component(rng) for _ in range(2))
+    other.distortion = [row[:1] * one.n_clusters for row in other.distortion]
+    other.shift = one.shift
+    both = Component(
+        one.distortion + other.distortion,
+        one.pairs + [(i + one.n, j + one.n, kind, p) for i, j, kind, p in other.pairs],
+        one.groups + [g + max(one.groups) + 1 for g in other.groups],
+        one.shift,
+    )
+    return one, other, both
+
+
 def tight_pairs(
     rng: np.random.Generator, groups: list[int], penalty: int
 ) -> list[tuple[int, int, str, int]]:

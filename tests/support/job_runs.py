@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask
 import pyarrow as pa
@@ -21,7 +22,13 @@ QUARANTINED = pytest.mark.filterwarnings("ignore:quarantined. :hmrf_dask.errors.
 
 
 def run(job: Path, **changes: Any) -> Report:
-    """Run a job, some of its keys changed, on two threads."""
+    """Run a job, some of its keys changed, without its report, which is a quarter of the work."""
+    with mock.patch("hmrf_dask.jobs.report.report_after_run"):
+        return run_with_report(job, **changes)
+
+
+def run_with_report(job: Path, **changes: Any) -> Report:
+    """Run a job, some of its keys changed, as the command does, on two threads."""
     with dask.config.set(scheduler="threads", num_workers=2):
         return run_job(gather(load_job(str(job), changes), str(job)))
 
@@ -45,3 +52,13 @@ def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(inputs, "read_batches", read)
     return seen
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no document be read."""
+
+    def read(*_: Any) -> Any:
+        raise AssertionError("a document was read")
+
+    monkeypatch.setattr(inputs, "read_batches", read)

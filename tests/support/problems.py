@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import scipy.sparse as sp
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from hmrf_dask.kernels.compiled import inner, njit
 from tests import naive
 
 DISTORTIONS = ("cosine", "pearson", "euclidean", "i-divergence", "kl")
@@ -243,7 +243,7 @@ def random_weights(d: int, seed: int) -> NDArray[np.float64]:
 # --- larger corpora ------------------------------------------------------------------------------
 
 
-@numba.njit(nogil=True, cache=True)
+@inner()
 def _random(state: NDArray[np.uint64]) -> float:
     """One step of splitmix64, as a float in [0, 1)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -254,7 +254,7 @@ def _random(state: NDArray[np.uint64]) -> float:
     return float(z >> np.uint64(11)) * 2.0**-53
 
 
-@numba.njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _write_documents(
     labels: NDArray[np.int32],
     lengths: NDArray[np.int32],

@@ -148,15 +148,16 @@ def typed(form: type[Form], content: object, name: str) -> Form:
     from pydantic import ValidationError  # tasks that read no record need none of it
 
     try:
-        return _reader(form).validate_python(content)
+        record: Form = _reader(form).validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "all"
         raise DamagedFileError(_damaged(name, f"{place}: {first['msg']}")) from None
+    return record
 
 
 @cache
-def _reader(form: type[Form]) -> TypeAdapter[Form]:
+def _reader(form: Any) -> TypeAdapter[Any]:
     """Return what makes the dataclass of JSON values: to build it takes longer than to read."""
     from pydantic import TypeAdapter
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast, TypeVar
 
 import numpy as np
 
@@ -148,7 +148,7 @@ def typed(form: type[Form], content: object, name: str) -> Form:
     from pydantic import ValidationError  # tasks that read no record need none of it
 
     try:
-        record: Form = _reader(form).validate_python(content)
+        record: Form = _reader(cast("Any", form)).validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "all"

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 

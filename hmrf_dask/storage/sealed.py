@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -148,15 +148,16 @@ def typed(form: type[Form], content: object, name: str) -> Form:
     from pydantic import ValidationError  # tasks that read no record need none of it
 
     try:
-        return _reader(form).validate_python(content)
+        record: Form = _reader(cast("Any", form)).validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "all"
         raise DamagedFileError(_damaged(name, f"{place}: {first['msg']}")) from None
+    return record
 
 
 @cache
-def _reader(form: type[Form]) -> TypeAdapter[Form]:
+def _reader(form: Any) -> TypeAdapter[Any]:
     """Return what makes the dataclass of JSON values: to build it takes longer than to read."""
     from pydantic import TypeAdapter
 

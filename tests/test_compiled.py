@@ -356,7 +356,7 @@ PRIVATE_ATTRIBUTES = {
 
 
 def test_records_have_the_types_of_their_fields() -> None:
-    made = compiled.former(compiled.RowArrays)((1.0,), (), (0, 1), True, 1)
+    made = compiled.former(compiled.RowArrays)((1.0,), (), (0, 1), True, 1, 1)
     assert [array.dtype for array in made[:3]] == [np.float32, np.int32, np.int32]
     assert not any(array.flags.writeable for array in made[:3])
 

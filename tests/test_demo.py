@@ -63,9 +63,9 @@ def test_answers_are_right_distinct_and_half_of_each_kind() -> None:
 def test_demo_goes_the_whole_way(
     tmp_path: Path, documents: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("hmrf_dask.cli.progress.AFTER", 0.0)
     documents = documents[::3]
     monkeypatch.setattr(demo, "read_docstrings", lambda: documents)
-    monkeypatch.setattr("hmrf_dask.cli.progress.AFTER", 0.0)
     folder = str(tmp_path / "demo")
     result = CliRunner().invoke(hmrf, ["demo", "--json", f"--folder={folder}"])
     assert result.exit_code == 0, result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -480,3 +482,7 @@ def test_a_job_starts_workers_of_a_batch_system_with_certificates_of_their_own(
         [psutil.Process(pid) for pid in jobs if psutil.pid_exists(pid)], 30
     )
     assert not alive
+    del client
+    with warnings.catch_warnings():  # dask_jobqueue leaves certificates' files to the collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

@@ -57,6 +57,7 @@ def test_a_merge_and_its_undo_over_nights(tmp_path: Path) -> None:
     assert (merged.clusters["number"], merged.clusters["merged"]) == (2, 1)
     assert merged.clusters["edits"] == ["n_clusters 3, 1 less by edits: 1 merge"]
     assert run(job).status == "up to date"
+    assert command("report", output).exit_code == 0
     assert "n_clusters 3, 1 less by edits" in (Path(output) / merged.places["page"]).read_text()
     assert "\nn_clusters 3, 1 less by edits: 1 merge\n" in command("inspect", output).output
     corpus.write(corpus.files(corpus.draw(15), first=50))

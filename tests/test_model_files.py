@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from hmrf_dask import HMRFKMeans, KMeans, MPCKMeans, load
 from hmrf_dask.errors import DistortionError, InvalidInputError
+from hmrf_dask.releases.own_files import RUN_DIRECTORY, is_own
 from hmrf_dask.storage.sealed import digest, seal_for_people, unseal
 from tests.support.family_fits import counts, pairs_of
 from tests.support.long_cases import long
@@ -36,7 +37,8 @@ def test_a_loaded_model_gives_the_same_bits(distortion: str, learn: bool, tmp_pa
     assert other.score(new) == model.score(new)
     attributes = {name: one for name, one in vars(model).items() if name.endswith("_")}
     for name, value in attributes.items():
-        if name not in ("labels_", "outliers_", "suspect_answers_"):  # of the rows and pairs
+        # Those are of the rows and pairs, and of the run.
+        if name not in ("labels_", "outliers_", "suspect_answers_", "iterations_"):
             np.testing.assert_equal(getattr(other, name), value)
     assert not hasattr(other, "labels_")
 
@@ -81,6 +83,22 @@ def test_names_of_columns_come_back(tmp_path: Path) -> None:
     model = KMeans(3, random_state=0).fit(table)
     model.save(tmp_path)
     np.testing.assert_array_equal(load(tmp_path).predict(table), model.labels_)
+
+
+@pytest.mark.parametrize("parameters", [
+    {"init": np.eye(3)}, {"outliers": 0.1}, {"outliers": "auto"},
+    {"distortion": "euclidean", "learn_weights": "full"},
+], ids=["init", "share", "limits", "metric"])  # fmt: skip
+def test_all_files_of_a_model_are_those_of_a_run(
+    parameters: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = np.random.default_rng(0).normal(np.repeat(np.eye(3), 10, axis=0), 0.1)
+    pairs = {"must_link": [(0, 1), (10, 11)], "cannot_link": [(0, 10), (1, 20)]}
+    model = HMRFKMeans(3, n_init=1, random_state=0, **parameters)
+    model.fit(rows, **pairs).save(tmp_path / "model")
+    names = [f"model/{path.name}" for path in (tmp_path / "model").iterdir()]
+    assert len(names) >= 5
+    assert all(is_own(name, RUN_DIRECTORY) for name in names), names  # else no run removes them
 
 
 def test_a_later_model_replaces_an_earlier_one(tmp_path: Path) -> None:

@@ -116,7 +116,11 @@ def test_what_the_rows_of_a_pipeline_are_called(fitted: Any, tmp_path: Path) -> 
     model.save(tmp_path / "model")
     words = {one.words[0][0] for one in model.report(rows, words=pipeline).clusters}
     assert words == {"a", "b", "c"}
-    again = load(tmp_path / "model").report(rows, words=pipeline)  # by the nearest centroids
+    loaded = load(tmp_path / "model")
+    drawn = loaded.plot_convergence().lines_["J"].get_ydata()
+    assert drawn.tolist() == model.objective_history_.tolist()
+    mpl.pyplot.close("all")
+    again = loaded.report(rows, words=pipeline)  # by the nearest centroids
     assert [one.size for one in again.clusters] == sorted(np.bincount(model.labels_))[::-1]
     assert not model.report(rows).clusters[0].words
 

@@ -58,7 +58,7 @@ SHORT = {
 OWN_FILES = {
     "cosine in tables", "euclidean", "kl, in rounds", "one start", "starts by held-out answers",
     "beliefs", "first variation", "MPCKMeans", "COPKMeans, many pairs",
-    "SeededKMeans, two classes", "LSA",
+    "SeededKMeans, two classes", "LSA", "full metric, outliers kept out",
 }  # fmt: skip
 
 
@@ -94,11 +94,7 @@ def test_documents_and_pairs_in_any_order_and_partitioning_on_threads(name: str)
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    "name",
-    [
-        *long_but(SHORT - {"euclidean", "beliefs"}, ON_WORKERS),
-        *together(["full metric"], ()),
-    ],
+    "name", long_but(SHORT - {"euclidean", "beliefs"}, [*ON_WORKERS, "full metric"])
 )
 def test_worker_processes(name: str, process_client: Any) -> None:
     assert ALL[name].answer(3) == undisturbed(name)
@@ -127,7 +123,7 @@ STOPPED += ["kl, in rounds", "cosine potts open, in rounds"]
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("name", together(STOPPED, {*OWN_FILES, "full metric"}))
+@pytest.mark.parametrize("name", together(STOPPED, OWN_FILES))
 def test_a_fit_that_is_stopped_and_resumed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

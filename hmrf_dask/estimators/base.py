@@ -369,7 +369,8 @@ class HMRFEstimator(
         """Write the fitted model into a folder as JSON and .npy files; `hmrf_dask.load` reads it.
 
         The folder, local or an fsspec URL, is new or one that `save` wrote. `labels_`,
-        `outliers_` and `suspect_answers_` are not part of it: they belong to rows and pairs.
+        `outliers_`, `suspect_answers_` and `iterations_` are not part of it: they belong to rows,
+        pairs and the run.
 
         Examples
         --------

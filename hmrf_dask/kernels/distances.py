@@ -237,19 +237,21 @@ def _finish(total: Any, read: Operands, i: int, h: int) -> Any:
     return offset + (total + table.bias[h])  # zeros of the row are in the bias
 
 
-@inner()
+@inner(inline="always")
 def distance(read: Operands, i: int, h: int) -> Any:
     """Return D(i, h) in float64, summed over the row's entries in their order."""
     rows, _, table = read
     start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
-    middle, offset, last = stop - rows.n_dense, i * rows.n_dense, stop - rows.n_features
     centroid, weights = table.exact[h], table.weights
     total = 0.0
     if not table.squared:
+        # Unsigned: no access asks whether to count from the end.
+        middle, offset, last = stop - rows.n_dense, i * rows.n_dense, stop - rows.n_features
         for p in range(start, middle):
-            total += np.float64(rows.values[p]) * centroid[rows.indices[p - offset]]
+            m = np.uint32(rows.indices[np.uint64(p - offset)])
+            total += np.float64(rows.values[np.uint64(p)]) * centroid[m]
         for p in range(middle, stop):
-            total += np.float64(rows.values[p]) * centroid[p - last]
+            total += np.float64(rows.values[np.uint64(p)]) * centroid[np.uint64(p - last)]
     elif rows.dense:
         for p in range(start, stop):
             away = np.float64(rows.values[p]) - centroid[p - start]

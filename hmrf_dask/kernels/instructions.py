@@ -19,21 +19,29 @@ _MOST = 512  # entries of a row that are asked for; the processor follows a long
 _INT = ir.IntType(32)
 
 
-@instruction(lambda _array, _index: None)
-def prefetch(typing: Any, array: Any, index: Any) -> Any:
-    """Have the number at an index fetched."""
+def _hint(locality: int) -> Any:
+    """Return what has a number fetched: 0 to be used once and soon, 2 into the second cache."""
 
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        """Emit LLVM's prefetch of a number that will be read."""
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        byte = ir.IntType(8).as_pointer()
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
-        kind = ir.FunctionType(ir.VoidType(), [byte, _INT, _INT, _INT])
-        hint = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
-        builder.call(hint, [place, _INT(0), _INT(0), _INT(1)])  # read it, once, as data
-        return context.get_dummy_value()
+    @instruction(lambda _array, _index: None)
+    def hint(typing: Any, array: Any, index: Any) -> Any:
+        """Have the number at an index fetched."""
 
-    return types.void(array, types.int64), code
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            """Emit LLVM's prefetch of a number that will be read, as data."""
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            byte = ir.IntType(8).as_pointer()
+            place = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+            kind = ir.FunctionType(ir.VoidType(), [byte, _INT, _INT, _INT])
+            fetch = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
+            builder.call(fetch, [place, _INT(0), _INT(locality), _INT(1)])
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64), code
+
+    return hint
+
+
+prefetch, prefetch_for_later = _hint(0), _hint(2)
 
 
 @inner(inline="always")
@@ -49,13 +57,19 @@ def prefetch_row(rows: Any, row: Any) -> None:
 
 
 @inner(inline="always")
-def prefetch_part(rows: Any, row: Any, of_end: Any) -> None:
-    """Have the dense end of a mixed row fetched, or the values before it."""
-    start, stop = np.int64(rows.indptr[row]), np.int64(rows.indptr[row + 1])
-    middle = stop - rows.n_dense
-    start, stop = (middle, stop) if of_end else (start, middle)
-    for p in range(start, stop + _NUMBERS - 1, _NUMBERS):
+def prefetch_indexed(rows: Any, row: Any) -> None:
+    """Have the values of a mixed row fetched, but for those of its end."""
+    stop = np.int64(rows.indptr[row + 1]) - rows.n_dense
+    for p in range(np.int64(rows.indptr[row]), stop + _NUMBERS - 1, _NUMBERS):
         prefetch(rows.values, p)
+
+
+@inner(inline="always")
+def prefetch_end(rows: Any, row: Any) -> None:
+    """Have the dense end of a mixed row fetched, which is not read soon."""
+    stop = np.int64(rows.indptr[row + 1])
+    for p in range(stop - rows.n_dense, stop + _NUMBERS - 1, _NUMBERS):
+        prefetch_for_later(rows.values, p)
 
 
 def _view(name: str) -> Any:

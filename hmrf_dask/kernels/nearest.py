@@ -29,7 +29,7 @@ from hmrf_dask.kernels.compiled import (
 from hmrf_dask.kernels.distances import Operands, Table, distance
 from hmrf_dask.kernels.exact import add_float, carry, exact_zero
 from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds, rows_to_compare
-from hmrf_dask.kernels.instructions import prefetch_part, prefetch_row
+from hmrf_dask.kernels.instructions import prefetch_end, prefetch_indexed, prefetch_row
 from hmrf_dask.kernels.products import (
     LANES,
     Columns,
@@ -45,7 +45,7 @@ from hmrf_dask.types import FloatArray, IntArray, LabelArray, RowArray
 _INDEX, _LANE = ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _INFINITE = ir.Constant(_VECTOR, [float("inf")] * LANES)
-IN_TURN = 32  # mixed rows whose ends are multiplied before their other entries
+IN_TURN = 16  # mixed rows whose ends are multiplied before their other entries
 MARGIN = 2.0**-18  # more than float32 rounds off scores that are made smaller
 
 
@@ -300,8 +300,6 @@ def _multiply_ends(rows: RowArrays, chosen: LabelArray, end: DenseEnd, scores: R
         for r in range(together):  # at the end the last row again
             i = chosen[min(first + r, chosen.shape[0] - 1)]
             end.starts[r] = np.int64(rows.indptr[i + 1]) - rows.n_dense
-        for t in range(first + together, min(first + 2 * together, chosen.shape[0])):
-            prefetch_part(rows, chosen[t], True)
         multiply_rows(rows, end.starts, end.columns, scores[first : first + together])
 
 
@@ -327,7 +325,9 @@ def _nearest_mixed(
         for r in range(count):
             i = np.int64(todo[first + r])
             if r + 1 < count:
-                prefetch_part(rows, todo[first + r + 1], False)
+                prefetch_indexed(rows, todo[first + r + 1])
+            if first + n_rows + r < todo.shape[0]:
+                prefetch_end(rows, todo[first + n_rows + r])
             multiply_indexed(rows, i, scoring.columns, before)
             for h in range(before.shape[0]):
                 scores[r, h] += before[h]

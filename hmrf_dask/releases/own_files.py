@@ -35,7 +35,8 @@ FOLDERS = re.compile(
 ASSIGNMENTS = re.compile(rf"part-\d{{5,}}-of-\d{{5,}}\.parquet|{_KEY}-\d{{5,}}\.parquet")
 HASHES = "_files.json"  # next to assignments of a fit: their checksums, sealed
 _ASSIGNED = rf"assignments/(?:{ASSIGNMENTS.pattern}|{re.escape(HASHES)})"
-_MODEL = r"model/(?:model\.json|(?:centroids|weights|minimum|maximum|init|limits|factor)\.npy)"
+_ARRAYS = "centroids|weights|minimum|maximum|init|limits|reach|middle|factor"
+_MODEL = rf"model/(?:model\.json|(?:{_ARRAYS})\.npy)"
 _ITERATIONS = (
     r"(?:FINAL|run)\.json|events\.jsonl|events/\d{20}-[0-9a-f]{8}\.jsonl"
     r"|commits/\d{5,}(?:\.r\d+)?\.json|probe/[0-9a-f]{32}(?:-[0-9a-f]{32})?"

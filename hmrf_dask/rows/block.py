@@ -498,20 +498,23 @@ def _widen(ranges: RowArray, m: Any, value: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _survey(rows: RowArrays, ranges: RowArray, out: FloatArray) -> None:
-    values = rows.values
+    n_dense = rows.n_dense
     for i in range(out.shape[1]):
         start, stop = np.int64(rows.indptr[i]), np.int64(rows.indptr[i + 1])
-        middle, offset, last = stop - rows.n_dense, i * rows.n_dense, stop - rows.n_features
+        middle, offset = stop - n_dense, i * n_dense
+        features = rows.indices[start - offset : middle - offset]
+        row, end = rows.values[start:middle], rows.values[middle:stop]
+        last = ranges[rows.n_features - n_dense :]
         total = mass = 0.0
-        for p in range(start, middle):
-            x = np.float64(values[p])
+        for p in range(row.shape[0]):
+            x = np.float64(row[p])
             total += x
             mass += abs(x)
-            _widen(ranges, np.uint32(rows.indices[p - offset]), values[p])
-        for p in range(middle, stop):
-            x = np.float64(values[p])
+            _widen(ranges, np.uint32(features[p]), row[p])
+        for p in range(end.shape[0]):
+            x = np.float64(end[p])
             total += x
             mass += abs(x)
-            _widen(ranges, np.uint32(p - last), values[p])
+            _widen(last, p, end[p])
         out[0, i] = total
         out[1, i] = mass

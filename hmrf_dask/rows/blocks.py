@@ -114,8 +114,8 @@ class Blocks:
 
     Each kind is scaled to length 1 and counts by its weight; a row without anything of one kind is
     what it has of the others. Give new rows to `predict` in the same kinds, at the same weights.
-    Rows of sparse and dense kinds are compared as both are alone: an iteration takes as long as one
-    over each. They are for distortions of directions and distances: cosine and euclidean.
+    Rows of sparse and dense kinds are compared as both are alone, in little more than the time of
+    both. They are for distortions of directions and distances: cosine and euclidean.
 
     Parameters
     ----------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 Form = TypeVar("Form")
-_READERS: dict[type[Any], TypeAdapter[Any]] = {}
 RESTORE = "restore it from a copy, never edit it"
 
 
@@ -148,20 +148,20 @@ def typed(form: type[Form], content: object, name: str) -> Form:
     from pydantic import ValidationError  # tasks that read no record need none of it
 
     try:
-        return _reader(form).validate_python(content)
+        record: Form = _reader(cast("Any", form)).validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "all"
         raise DamagedFileError(_damaged(name, f"{place}: {first['msg']}")) from None
+    return record
 
 
-def _reader(form: type[Form]) -> TypeAdapter[Form]:
+@cache
+def _reader(form: Any) -> TypeAdapter[Any]:
     """Return what makes the dataclass of JSON values: to build it takes longer than to read."""
     from pydantic import TypeAdapter
 
-    if form not in _READERS:
-        _READERS[form] = TypeAdapter(form)
-    return _READERS[form]
+    return TypeAdapter(form)
 
 
 def _damaged(name: str, got: str) -> str:

@@ -59,7 +59,7 @@ def show(result: Any) -> None:
 def _new_job(made: NewJob) -> Iterator[str]:
     """Say what was found of documents, which files were made, and what to type next."""
     job, manifest, output = map(relative, (made.job, made.manifest, made.output))
-    yield one_line(made.remark.removesuffix(f": {made.job}"))
+    yield one_line(made.remark.removesuffix(f": {made.job}").replace(made.job, job))
     if columns := made.columns:
         yield f"  id    {one_line(columns['id'])}"
         yield f"  text  {one_line(', '.join(columns['text']))}"
@@ -67,7 +67,10 @@ def _new_job(made: NewJob) -> Iterator[str]:
             yield f"  keep  {one_line(', '.join(columns['keep']))}"
         if columns["other"]:
             yield f"  not used: {one_line(', '.join(columns['other'][:MOST]))}"
-        yield "other columns are meant? name them by --id, --text and --keep, or in the manifest"
+        if columns["keep"] or columns["other"]:
+            yield (
+                "other columns are meant? name them by --id, --text and --keep, or in the manifest"
+            )
     yield from file_list({"manifest": manifest, "job": job})
     yield from next_steps(
         (f"check {shlex.quote(job)}", "reads a sample; writes nothing"),
@@ -242,8 +245,9 @@ def _report(report: Report) -> Iterator[str]:
     yield f"{bold(report.status)}: release {report.release}, run {report.run}"
     if report.status != "up to date":
         yield from _reported(report)
-        yield from _clusters(f"{report.output}/{report.places['clusters']}")
-    places = {name: path for name, path in report.places.items() if name != "page"}
+        yield from _clusters(f"{report.output}/{report.places['clusters']}", report.output)
+    named = {"report": "record"}  # what a person opens as the report is the page
+    places = {named.get(name, name): path for name, path in report.places.items() if name != "page"}
     yield from file_list(places, f"{report.output}/")
     output = shlex.quote(relative(report.output))
     steps = [
@@ -299,8 +303,9 @@ def _reported(report: Report) -> Iterator[str]:
             yield f"start: {fit['start_reason']}"
         if chosen := fit.get("choice_of_k"):
             yield (
-                f"K = {chosen['n_clusters']} was chosen for release {chosen['release']}: "
-                f"{chosen['least']} to {chosen['largest']} are likely to {chosen['likely']:.0%}"
+                f"K = {chosen['n_clusters']} was chosen for release {chosen['release']}; that a K "
+                f"of {chosen['least']} to {chosen['largest']} is right is {chosen['likely']:.0%} "
+                "likely; n_clusters in the job sets another"
             )
     number, kinds = counted(report.clusters["number"], "cluster"), report.clusters
     names = [name for name in ("kept", "split", "merged", "new", "vanished") if kinds.get(name)]
@@ -359,21 +364,26 @@ def _answers(answers: dict[str, Any]) -> Iterator[str]:
             yield f"{counted(answers[name], 'line')} {words}"
 
 
-def _clusters(url: str) -> Iterator[str]:
-    """Return the largest clusters, each with its size and its top words."""
+def _clusters(url: str, output: str) -> Iterator[str]:
+    """Return the largest clusters, each with its size, the name it was given, and its top words."""
     from hmrf_dask.documents.streams import read_whole
+    from hmrf_dask.jobs.names import names_given
+    from hmrf_dask.jobs.places import last_release
     from hmrf_dask.storage.whole_files import decode_parquet
 
     try:
         clusters = decode_parquet(read_whole(url, {})).to_pylist()
+        release = last_release(output)
+        names = names_given(output, release) if release is not None else {}
     except (OSError, ValueError) as error:  # damaged since it was published, or a store that fails
         yield f"clusters: cannot be read now ({in_words(error)}); see hmrf-dask inspect --verify"
         return
     clusters.sort(key=lambda cluster: -cluster["size"])
     yield bold("cluster      size  top words")
     for cluster in clusters[:MOST]:
-        words = " ".join(cluster["top_words"] or ())
-        yield cut_to_terminal(f"{cluster['cluster']:7} {cluster['size']:9,}  {words}")
+        words, number = " ".join(cluster["top_words"] or ()), cluster["cluster"]
+        name = f"{one_line(names[number])}: " if number in names else ""
+        yield cut_to_terminal(f"{number:7} {cluster['size']:9,}  {name}{words}")
     if len(clusters) > MOST:
         yield f"… {len(clusters) - MOST} more in the clusters file"
 
@@ -409,12 +419,18 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
         yield from _progress(inspection["progress"])
 
 
+_GROUPS = 5  # of a question: the likeliest come first
+
+
 def _asked(asked: Asked) -> Iterator[str]:
     for number, question in enumerate(asked.questions, 1):
         documents = [*question["documents"], *question["shown"]]
         yield f"{bold(str(number))} {_document(asked, documents[0])}"
         yield "  and" if question["kind"] == "pair" else "  which of these?"
-        yield from (f"  {_document(asked, other)}" for other in documents[1:])
+        yield from (f"  {_document(asked, other)}" for other in documents[1:][:_GROUPS])
+        if len(documents) > _GROUPS + 1:
+            less = counted(len(documents) - _GROUPS - 1, "group that is", "groups that are")
+            yield f"  … {less} less likely (--json has all)"
     yield f"{counted(asked.answers, 'answer')} so far in {relative(asked.journal)}"
 
 
@@ -442,7 +458,7 @@ def _exchange(exchange: Exchange) -> Iterator[str]:
 def _release(release: dict[str, Any] | None) -> str:
     if release is None:
         return "no release yet"
-    counts = ", ".join(f"{n} {name}" for name, n in release["counts"].items())
+    counts = ", ".join(f"{n:,} {name}" for name, n in release["counts"].items())
     return (
         f"release {release['number']} of run {release['run']}, {release['when']}, "
         f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {counts}"

@@ -297,7 +297,8 @@ def _warn_of_zero_rows(facts: Facts, distortion: Distortion) -> None:
         shown = ", ".join(repr(document) for _, document in facts.zero_rows)
         warnings.warn(
             f"{facts.n_zero} rows are zero and have no direction (rows {shown}): "
-            f"{distortion.name} keeps them at distance 1 from every cluster",
+            f"{distortion.name} keeps them at distance 1 from every cluster; a text is zero where "
+            "it has no word that counts",
             HmrfWarning,
             stacklevel=5,
         )

@@ -114,7 +114,7 @@ def _demo(result: DemoResult) -> Iterator[str]:
     yield f"  {own_name()} fit {files['rows']} -k {len(result.clusters)} --fresh \\"
     yield f"    --pairs {files['pairs']} --run-dir {files['run']}-mine"
     yield f"  # documents of yours\n  {own_name()} init tickets.csv\n"
-    yield _report_at(files["report"])
+    yield _report_at(files["report"], files["run"])
 
 
 def _fit(result: FitResult) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _fit(result: FitResult) -> Iterator[str]:
     if result.start_reason:
         yield f"start: {result.start_reason}"
     yield from file_list({name: path for name, path in result.files.items() if name != "report"})
-    yield _report_at(result.files["report"])
+    yield _report_at(result.files["report"], result.files["run"])
 
 
 def _prediction(result: Prediction) -> Iterator[str]:
@@ -255,7 +255,7 @@ def _report(report: Report) -> Iterator[str]:
         del steps[1]
     yield from next_steps(*steps)
     if "page" in report.places:  # reports of former versions have none
-        yield _report_at(f"{report.output}/{report.places['page']}")
+        yield _report_at(f"{report.output}/{report.places['page']}", report.output)
 
 
 def _has_text_model(report: Report) -> bool:
@@ -264,9 +264,19 @@ def _has_text_model(report: Report) -> bool:
     return bool(report.vocabulary) and (not vectors or bool(vectors["model"]))
 
 
-def _report_at(path: str) -> str:
-    """Return the last line of a page: where to look next."""
-    return f"{bold('Report')}: open {relative(path)} in a browser"
+def _report_at(path: str, place: str) -> str:
+    """Return the last line of a page: where to look next, or what makes a report that is not there.
+
+    A report that could not be written was a warning of the command that made all else of `place`.
+    """
+    from hmrf_dask.storage.addresses import absolute_url
+    from hmrf_dask.storage.stores import open_storage
+
+    folder, _, name = path.rpartition("/")
+    if name in open_storage(absolute_url(folder), {}, durable=False).names(""):
+        return f"{bold('Report')}: open {relative(path)} in a browser"
+    made_by = f"{own_name()} report {shlex.quote(relative(place))}"
+    return f"{bold('Report')}: not written; {made_by} makes it"
 
 
 def _reported(report: Report) -> Iterator[str]:
@@ -442,16 +452,20 @@ def _exchange(exchange: Exchange) -> Iterator[str]:
 def _release(release: dict[str, Any] | None) -> str:
     if release is None:
         return "no release yet"
-    counts = ", ".join(f"{n} {name}" for name, n in release["counts"].items())
     return (
         f"release {release['number']} of run {release['run']}, {release['when']}, "
-        f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {counts}"
+        f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {_counts(release)}"
     )
 
 
 def _kept_release(release: dict[str, Any]) -> str:
-    counts = ", ".join(f"{n:,} {name}" for name, n in release["counts"].items())
-    return f"  {release['number']:3}  {release['when'][:16].replace('T', ' ')}  {counts}"
+    when = release["when"][:16].replace("T", " ")
+    return f"  {release['number']:3}  {when}  {_counts(release)}"
+
+
+def _counts(release: dict[str, Any]) -> str:
+    """Return what a release counts, all in the plural there."""
+    return ", ".join(counted(n, name.removesuffix("s")) for name, n in release["counts"].items())
 
 
 def _journal(journal: dict[str, Any]) -> str:
@@ -543,7 +557,11 @@ def _edited(edited: Edited) -> Iterator[str]:
     yield one_line(edited.said)
     job = "JOB" if edited.job is None else shlex.quote(relative(edited.job))
     undo = f"edit {shlex.quote(relative(edited.output))} --undo {edited.clusters[0]}"
-    yield from next_steps((f"run {job}", "does it"), (undo, "takes back what was done last"))
+    steps = [(f"run {job}", "does it")] if edited.next_run else []
+    if not edited.taken_back:
+        steps.append((undo, "takes it back"))
+    if steps:
+        yield from next_steps(*steps)
 
 
 def _exported(exported: Exported) -> Iterator[str]:

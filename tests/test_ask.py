@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.answers.standing import standing
-from hmrf_dask.cli import show
+from hmrf_dask.cli import show_questions
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.jobs.ask import Asked, Asking, as_table
 from tests.support.job_corpus import JobCorpus
@@ -50,7 +50,9 @@ def test_questions_are_those_of_the_release_with_texts(ran: JobCorpus) -> None:
     assert {one["kind"] for one in choices} == {"choice"}
     more = sum(max(len(one["documents"]) + len(one["shown"]) - 2, 0) for one in choices)
     with pytest.MonkeyPatch.context() as few:
-        few.setattr(show, "_GROUPS", 1)  # the likeliest alone, and how many there are beyond it
+        few.setattr(
+            show_questions, "_GROUPS", 1
+        )  # the likeliest alone, and how many there are beyond it
         page = ask(ran, "-n4", "--as=choices").stdout
     beyond = re.findall(r"  … (\d+) groups? th.* less likely \(--json has all\)", page)
     assert sum(map(int, beyond)) == more > 0

@@ -127,7 +127,14 @@ def test_what_cannot_be_edited_is_said(tmp_path: Path) -> None:
         model.split(1)
     with pytest.raises(InvalidInputError, match="of 0, 1, 2, got -1"):
         model.freeze(-1)
-    assert not model.undo(1).next_run  # no run had done it
+    shown = command("edit", output, "--undo", "1")  # no run had done it
+    assert "no run had done it" in shown.output
+    assert "Next" not in shown.output
+    for wrong in ("01", [0.5, 1], 0.5, [True, 2]):
+        with pytest.raises(InvalidInputError, match="clusters must be given by their numbers"):
+            model.merge(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="at most 200 characters, got 5,000"):
+        model.rename(0, "x" * 5000)
     assert command("inspect", output, "--json").exit_code == 0
     run(tmp_path / "job.yaml")
     with pytest.raises(ConfigurationError, match=r"of the last release \(2\) .* got release 1"):

@@ -140,6 +140,15 @@ def test_centroids_are_those_of_the_rows_that_are_in(tmp_path: Path) -> None:
     assert (again.predict(rows) == model.labels_).all()
 
 
+@pytest.mark.parametrize("seed", [1, 4])
+def test_rows_that_are_out_are_where_predict_puts_them(seed: int) -> None:
+    rows = np.random.default_rng(seed).poisson(0.4, size=(60, 25))
+    model = KMeans(20, n_init=1, outliers="auto", trim_outliers=True, random_state=0).fit(rows)
+    assert (model.predict(rows) == model.labels_).all()
+    assert (model.is_outlier(rows) == model.outliers_).all()
+    assert np.bincount(model.labels_[~model.outliers_], minlength=20).tolist() == model._sizes
+
+
 def test_a_rule_is_needed(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="trim_outliers must be false"):
         KMeans(2, trim_outliers=True).fit(np.eye(3))

@@ -149,11 +149,17 @@ def run(
     a time writes an output; another one ends with exit code 75 and says who that is.
     """
     watch = watching(where)
+    if detach and watch:
+        named = " and ".join(f"--{name.replace('_', '-')}" for name in watch)
+        raise click.UsageError(
+            f"{named} must go without --detach: this command ends before there is anything to "
+            "write; follow the run by inspect --watch"
+        )
     way = scheduler_option(where)
     how = {"take_over": take_over, "allow_shrink": allow_shrink, "choose_k": choose_k}
     with (
         shown_progress(quiet=quiet) as show,
-        watched(show, {} if detach else watch) as tell,
+        watched(show, watch) as tell,
     ):
         from hmrf_dask.cli.connect import reported_by_dask
         from hmrf_dask.jobs.run_job import report_if_done, run_job

@@ -105,6 +105,11 @@ def connected(
         local=threads, processes=processes, address=scheduler, scheduler_file=scheduler_file
     )
     if insecure:
+        if not (asked.cluster_class or asked.stays):
+            raise ConfigurationError(
+                "--insecure must go with a scheduler that others reach (--scheduler, "
+                "--scheduler-file, or cluster: of a job), got none; leave it out"
+            )
         asked = asked.model_copy(update={"insecure": True})
     with ExitStack() as stack:
         if asked.cluster_class is not None:

@@ -31,7 +31,7 @@ from hmrf_dask.fit.m_step import (
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.problem import LabelFiles, undecided_labels
 from hmrf_dask.fit.refinement import first_variation
-from hmrf_dask.fit.trimming import limited
+from hmrf_dask.fit.trimming import by_nearest_clusters, limited
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.types import FloatArray
@@ -90,7 +90,7 @@ class Fit:
     # Held here alone: a frame that held an earlier one would keep its K × d arrays alive.
     _state: State = field(init=False, repr=False)
     _done: int = field(default=0, init=False)  # iterations of the present phase
-    _trim: int = field(default=0, init=False)  # the phase under limits where a stopped fit stood
+    _trim: int = field(default=0, init=False)  # the phase under limits where it stands
 
     @property
     def trimmed(self) -> bool:
@@ -127,13 +127,13 @@ class Fit:
     def trim(self, stop: str | None) -> tuple[State, str | None]:
         """Keep outliers out of centroids, in phases with limits of their own, from where it stands.
 
-        One that ends in its first iteration found no row to keep out or to let in: the last.
+        One that ends in its first iteration found no row to keep out or to let in: the last. What
+        J held out of a narrow cluster then goes where `predict` puts it, a phase of no iterations.
         """
-        engine, resumed, most = (
-            self.engine, self._trim, MOST_ROUNDS if self.refining else self.max_iter
-        )  # fmt: skip
-        for number in range(max(resumed, 1), MOST_TRIMS + 1):
-            if number != resumed:
+        engine, most = self.engine, MOST_ROUNDS if self.refining else self.max_iter
+        for number in range(max(self._trim, 1), MOST_TRIMS + 1):
+            if number != self._trim:
+                self._trim = number
                 engine.number, stop = self.record.next, None
                 state = limited(engine, self._state)
                 first = Iteration(state, steps=(("limits", state.energy.value),))
@@ -142,8 +142,14 @@ class Fit:
                 f"{TRIM}{number}", range(self._done, most),
                 lambda _: trimmed_iteration(engine, self._state, refining=self.refining),
             )  # fmt: skip
-            if self._done == 1:
+            if self._done <= 1:  # 0 where a stopped fit had come to its end
                 break
+        engine.number = self.record.next
+        state, moved = by_nearest_clusters(engine, self._state)
+        if moved:
+            steps = (("limits", state.energy.value),)
+            last = Iteration(state, moved, steps, stop=stop or UNFINISHED)
+            self._keep(f"{TRIM}{self._trim + 1}", 0, last)
         return self._state, stop
 
     def _repeat(

@@ -19,6 +19,7 @@ from hmrf_dask.errors import (
     InvalidInputError,
     UnreadableFileError,
     counted,
+    in_words,
 )
 from hmrf_dask.jobs import journal, launches
 from hmrf_dask.jobs.former import count_overlap
@@ -389,8 +390,9 @@ def _name_clusters(run: JobRun, namer: str) -> None:
 
     try:
         load_release(run.inputs.output).name_clusters(find_namer(namer, by_file=True))
-    except (HmrfError, OSError) as error:
-        warnings.warn(f"clusters go by their words: {error}", HmrfWarning, stacklevel=2)
+    except Exception as error:  # noqa: BLE001 - the release is there, whatever happens here
+        words = str(error) if isinstance(error, HmrfError) else in_words(error)
+        warnings.warn(f"clusters go by their words: {words}", HmrfWarning, stacklevel=2)
 
 
 @contextmanager

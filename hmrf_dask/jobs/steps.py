@@ -94,6 +94,7 @@ def fit_job(
         parameters["init"] = first
     model = ESTIMATORS[method.name](**parameters)
     model._progress, model._last = tell, None if alone else first
+    model._embedded = True
     if method.name in SEEDED and (answers is None or not len(answers.must_nodes)):
         raise InvalidInputError(
             f"{method.name} must have answers that say which documents belong together, its seeds, "

@@ -37,7 +37,7 @@ class Settings:
     inference: Inference = "icm"
     refine: str | bool = "auto"
     learn_weights: bool = False
-    metric: str = ""  # "full", which has steps; "auto" until it is decided
+    metric: str = ""  # "full", which has steps; "auto" or "weights" until it is decided
     weight_update: WeightUpdate = "normalized"
     closure: bool = True
     on_conflict: Literal["warn", "raise", "keep", "drop"] = "warn"

@@ -271,7 +271,7 @@ PARAMETERS: Final[Mapping[str, Parameter]] = {
             "learn_weights", (*SWITCH, "full"), "auto", ("HMRFKMeans", "MPCKMeans"),
             "Whether feature weights are learned; full: a full metric of dense rows, euclidean; "
             "auto: where the distortion gains by it, and of dense rows what keeps most withheld "
-            "answers.",
+            "answers; in a job, whose dense rows are components or embeddings, never full.",
         ),
         Parameter(
             "penalty", ("auto", "trust", "distance", "potts"), "auto", ("HMRFKMeans", "MPCKMeans"),

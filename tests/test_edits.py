@@ -67,6 +67,8 @@ def test_a_merge_and_its_undo_over_nights(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cluster must be one of 1, 2, got 0"):
         model.split(gone)
     assert model.undo(gone).next_run
+    assert command("edit", output, "--rename", "1", "Moon").exit_code == 0
+    assert "  Moon: " in (shown := command("run", str(job))).stdout, shown.output
     assert run(job).clusters["number"] == 3
     assert classes_of(output) == before
     assert command("edit", output, "--undo", str(kept)).exit_code == 65  # nothing is left of it

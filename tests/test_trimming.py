@@ -17,6 +17,7 @@ from hmrf_dask import KMeans, load
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.fit.loop import TRIM, Fit, Iteration, Position, begin
+from hmrf_dask.fit.trimming import keep_outliers_out
 from hmrf_dask.jobs.inputs import load_job
 from hmrf_dask.kernels.distances import OUT
 from hmrf_dask.kernels.exact import exact_value
@@ -57,7 +58,7 @@ def phases_of(bench: Bench, *, refining: bool, seed: int) -> dict[str, list[Iter
         return Position(phase, 0, None, begin(engine, centroids).state)
 
     fit = Fit(engine, turns, 30, refining)
-    fit.trim(fit.run(initialise)[1])
+    keep_outliers_out(fit, fit.run(initialise)[1])
     phases: dict[str, list[Iteration]] = {}
     for phase, turn in turns.kept:
         phases.setdefault(phase, []).append(turn)
@@ -138,6 +139,15 @@ def test_centroids_are_those_of_the_rows_that_are_in(tmp_path: Path) -> None:
     again = load(tmp_path / "model")
     assert (again.is_outlier(rows) == out).all()
     assert (again.predict(rows) == model.labels_).all()
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_rows_that_are_out_are_where_predict_puts_them(seed: int) -> None:
+    rows = np.random.default_rng(seed).poisson(0.4, size=(60, 25))
+    model = KMeans(20, n_init=1, outliers="auto", trim_outliers=True, random_state=0).fit(rows)
+    assert (model.predict(rows) == model.labels_).all()
+    assert (model.is_outlier(rows) == model.outliers_).all()
+    assert np.bincount(model.labels_[~model.outliers_], minlength=20).tolist() == model._sizes
 
 
 def test_a_rule_is_needed(tmp_path: Path) -> None:

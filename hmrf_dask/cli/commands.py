@@ -27,6 +27,7 @@ from hmrf_dask.cli.group import (
     HmrfGroup,
     Place,
     PlaceOfFile,
+    PlaceOfOutput,
     Whole,
     connected_to,
     examples,
@@ -290,7 +291,7 @@ def suggest_k(
         "hmrf-dask inspect tickets-clusters/out --watch",
     ),
 )
-@click.argument("place", metavar="OUTPUT_OR_RUN", type=Place())
+@click.argument("place", metavar="OUTPUT_OR_RUN", type=PlaceOfOutput())
 @click.option("--verify", is_flag=True, help="Hash every file of the release, not only small ones.")
 @click.option("--watch", is_flag=True, help="Repeat every two seconds until the run ends.")
 @how_to_print

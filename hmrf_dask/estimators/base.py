@@ -101,6 +101,7 @@ class HMRFEstimator(
     _fixed_seeds: bool | None = None  # whether seeds keep their labels; None: `y` is ignored
     _progress: Tell = staticmethod(nothing)  # called with what happens; see `hmrf_dask.progress`
     _last: FloatArray | None = None  # centroids of the fit before, to begin with among others
+    _embedded: bool = False  # whether dense rows are components or embeddings, as a job's are
 
     def fit(
         self,
@@ -217,6 +218,8 @@ class HMRFEstimator(
         if trusting and values.get("trust") is None:
             self._warn_of_trust(values.get("penalty"))
         made = make_settings(values, self._fixed, distortion, self._method, trusting=trusting)
+        if self._embedded and made.metric == "auto":
+            made = replace(made, metric="weights")  # a full one loses there: docs/design/method.md
         return made, distortion
 
     def _warn_of_trust(self, penalty: str | None) -> None:

@@ -43,6 +43,7 @@ FOLDS = 5  # of the answers, each withheld once
 CHANCE = 0.01  # of the answers withheld
 STARTS = 3  # of the fits of these rows alone
 NONE, DIAGONAL, FULL = "none", "diagonal", "full"
+OPTIONS = {FULL: (FULL,), "auto": (NONE, DIAGONAL, FULL), "weights": (NONE, DIAGONAL)}
 log = logging.getLogger("hmrf_dask")
 
 
@@ -83,10 +84,10 @@ def choose_metric(asked: FitInput) -> tuple[Settings, FloatArray | None]:
     """Return the settings of the fit, and the factor F of its metric if it has a full one.
 
     For `metric` "auto" that is full, diagonal (learned weights) or none, whichever keeps most of
-    the answers that are withheld from fits of the rows that they name.
+    the answers that are withheld from fits of the rows that they name; for "weights" not full.
     """
     corpus, given, settings = asked.corpus, asked.constraints, asked.settings
-    optional, plain = settings.metric == "auto", replace(settings, metric="")
+    optional, plain = settings.metric != FULL, replace(settings, metric="")
     if problem := _problem(corpus, given, optional=optional):
         if optional:
             return plain, None
@@ -103,8 +104,10 @@ def choose_metric(asked: FitInput) -> tuple[Settings, FloatArray | None]:
             "learn_weights True"
         )
     named = _gathered(flow, corpus, _drawn(given, settings.seed))
-    learning = _Learning(named, plain, asked.distortion, _covariance(flow, corpus, reach))
-    option = FULL if not optional else learning.best()
+    options = OPTIONS[settings.metric]
+    covariance = _covariance(flow, corpus, reach) if FULL in options else np.zeros((0, 0))
+    learning = _Learning(named, plain, asked.distortion, covariance)
+    option = learning.best(options)
     if option != FULL:
         return replace(plain, learn_weights=option == DIAGONAL), None
     return replace(plain, metric=FULL, learn_weights=False), learning.factor(named.answers)
@@ -203,16 +206,18 @@ class _Learning(NamedTuple):
         fitted.run.remove()
         return np.concatenate(labels)
 
-    def best(self) -> str:
+    def best(self, options: Sequence[str]) -> str:
         """Return the kind of metric that keeps most of the answers that are withheld.
 
         Answers that follow from others tell little, so a full metric, which has the largest gain,
         may be behind by as much as chance; learned weights, which may lose, must be ahead.
         """
+        if options == (FULL,):
+            return FULL
         must, cannot = self.named.answers.must_link, self.named.answers.cannot_link
         keys = np.arange(len(must) + len(cannot), dtype=np.uint64)
         folds = (FOLDS * uniforms(keys, self.settings.seed, "fold", 1, 0, 0)).astype(np.int64)
-        kept = dict.fromkeys((NONE, DIAGONAL, FULL), 0.0)
+        kept = dict.fromkeys(options, 0.0)
         for fold in range(FOLDS):
             withheld = folds[: len(must)] == fold, folds[len(must) :] == fold
             answers = some_of(self.named.answers, ~withheld[0], ~withheld[1])
@@ -220,7 +225,7 @@ class _Learning(NamedTuple):
                 labels = self._fitted(option, answers)
                 kept[option] += _kept(labels, must[withheld[0]], cannot[withheld[1]])
         best = DIAGONAL if kept[DIAGONAL] > kept[NONE] else NONE
-        if kept[FULL] >= kept[best] - CHANCE * FOLDS:
+        if FULL in kept and kept[FULL] >= kept[best] - CHANCE * FOLDS:
             best = FULL
         shares = ", ".join(f"{option} {share / FOLDS:.3f}" for option, share in kept.items())
         log.info("withheld answers kept, by metric: %s; it is %s", shares, best)

@@ -10,22 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hmrf_dask.distortions.base import LEAST_DISTANCE, Distortion
-from hmrf_dask.kernels.distances import OUT
+from hmrf_dask.kernels.distances import OUT, clusters_of
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Limits, Model
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
-
-
-def clusters_of(labels: LabelArray) -> LabelArray:
-    """Return the labels with the clusters of rows that are out.
-
-    Examples
-    --------
-    >>> clusters_of(np.array([4, OUT - 2, -1])).tolist()
-    [4, 2, -1]
-    """
-    return np.asarray(np.where(labels <= OUT, OUT - labels, labels))
 
 
 def remote(
@@ -81,13 +70,13 @@ def row_costs(block: RowBlock, terms: Any, model: Model, labels: LabelArray) -> 
 
 
 def settled(
-    block: RowBlock, terms: Any, model: Model, labels: LabelArray
+    block: RowBlock, terms: Any, model: Model, labels: LabelArray, *, freely: bool = False
 ) -> tuple[LabelArray, IntArray]:
     """Return the labels of rows after an E-step under limits, and the exact change of their J.
 
     A row goes to its nearest cluster, unless min(D, limit) would rise by that: a row that is out of
     a narrow cluster may be nearer to a wide one, and cost more in it. Then it is out of its cluster
-    exactly where D is above the limit.
+    exactly where D is above the limit. `freely` rows that are out go whatever that costs.
     """
     distortion, table = model.distortion, model.table()
     assert model.limits is not None
@@ -102,6 +91,8 @@ def settled(
     here, there = measured(known), measured(nearest)
     present = np.where(labels <= OUT, here[1], here[0])
     goes = there.min(axis=0) <= here.min(axis=0)
+    if freely:
+        goes |= labels <= OUT
     distances, bounds = np.where(goes, there, here)
     after = np.where(goes, nearest, known)
     out = (distances > bounds) & (after >= 0)

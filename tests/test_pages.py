@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hmrf_dask.cli.show import MOST, show
+from hmrf_dask.errors import RunDirectoryError
 from hmrf_dask.jobs.check import AnswerFindings, Findings
 from hmrf_dask.jobs.places import Report
 
@@ -96,6 +97,17 @@ def test_what_comes_next_is_what_can_be_done(
     show(replace(report, vocabulary=vocabulary, places=places))
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"Report: open {written} in a browser"
+
+
+def test_a_store_that_fails_at_the_end_ends_no_command(
+    report: Report, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RunDirectoryError("the store does not answer")
+
+    monkeypatch.setattr("hmrf_dask.storage.stores.open_storage", fail)
+    show(replace(report, places={**report.places, "page": "runs/abc/report.html"}))
+    assert capsys.readouterr().out.splitlines()[-1].endswith("report.html in a browser")
 
 
 @pytest.mark.parametrize(

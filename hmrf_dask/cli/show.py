@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +24,7 @@ from hmrf_dask.cli.terminal import (
     section,
     wrapped,
 )
-from hmrf_dask.errors import counted, in_words, rows_moved
+from hmrf_dask.errors import HmrfError, counted, in_words, rows_moved
 from hmrf_dask.progress import bytes_in_words
 
 if TYPE_CHECKING:
@@ -276,7 +277,10 @@ def _report_at(path: str, place: str) -> str:
     from hmrf_dask.storage.stores import open_storage
 
     folder, _, name = path.rpartition("/")
-    if name in open_storage(absolute_url(folder), {}, durable=False).names(""):
+    there = True
+    with suppress(HmrfError, OSError):  # all went well before a store that fails now
+        there = name in open_storage(absolute_url(folder), {}, durable=False).names("")
+    if there:
         return f"{bold('Report')}: open {relative(path)} in a browser"
     made_by = f"{own_name()} report {shlex.quote(relative(place))}"
     return f"{bold('Report')}: not written; {made_by} makes it"

@@ -200,8 +200,8 @@ def test_alike_clusters_lie_close_and_places_are_those_of_any_order() -> None:
     places = lay_out(likeness(topics))
     centres = places.reshape(3, 6, 2).mean(axis=1)
     spread = np.abs(places.reshape(3, 6, 2) - centres[:, None]).max()
-    apart = min(np.linalg.norm(centres[a] - centres[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
-    assert spread < apart / 2
+    gap = min(np.linalg.norm(centres[a] - centres[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+    assert spread < gap / 2
     assert np.isfinite(places).all()
     same = np.zeros((40, 5))  # no direction, all alike
     assert np.isfinite(place_clusters(same, np.ones(40, np.int64))).all()

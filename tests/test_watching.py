@@ -51,12 +51,12 @@ def test_a_run_is_watched(tmp_path: Path) -> None:
     assert values["hmrf_succeeded"] == 1
     assert (values["hmrf_rows"], values["hmrf_moved_rows"]) == (60, 0)
     assert stat.S_IMODE(metrics.stat().st_mode) == 0o644
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    last = [one for one in told if "J" in one][-1]
+    reported = [json.loads(line) for line in events.read_text().splitlines()]
+    last = [one for one in reported if "J" in one][-1]
     assert last["J"] == values["hmrf_energy"]
-    assert values["hmrf_commits_total"] == sum("J" in one for one in told)
-    assert [one["time"] for one in told] == sorted(one["time"] for one in told)
-    assert {"fit", "publish"} <= {one.get("step") for one in told}
+    assert values["hmrf_commits_total"] == sum("J" in one for one in reported)
+    assert [one["time"] for one in reported] == sorted(one["time"] for one in reported)
+    assert {"fit", "publish"} <= {one.get("step") for one in reported}
 
     assert run(job, *options).exit_code == 0  # nothing is left to do
     assert values_of(metrics.read_text())["hmrf_succeeded"] == 1

@@ -290,8 +290,8 @@ def _refuse_open(asked: Cluster, *addresses: str) -> None:
 
 def _own_address(client: Any) -> str:
     """Return the address that a scheduler has in its own network."""
-    told = ask(client, "the scheduler must say its address", client.scheduler.identity)
-    return str(told["address"])
+    identity = ask(client, "the scheduler must say its address", client.scheduler.identity)
+    return str(identity["address"])
 
 
 def _is_safe(address: str) -> bool:

@@ -387,7 +387,13 @@ def text_settings(texts: Sequence[str], n_documents: int | None) -> dict[str, An
 
 
 def n_clusters_for(n_documents: int | None) -> int | str:
-    """Return K for so few documents that it cannot be chosen, the rule of thumb √(n / 2)."""
+    """Return K for so few documents that it cannot be chosen, the rule of thumb √(n / 2).
+
+    Examples
+    --------
+    >>> n_clusters_for(18), n_clusters_for(10**6)
+    (3, 'auto')
+    """
     if n_documents is None or n_documents >= FEW:
         return AUTO
     return max(2, round(math.sqrt(n_documents / 2)))

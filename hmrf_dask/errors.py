@@ -341,10 +341,10 @@ def counted(number: int, one: str, many: str = "") -> str:
 
     Examples
     --------
-    >>> counted(1, "bad record"), counted(2, "bad record")
-    ('1 bad record', '2 bad records')
+    >>> counted(1, "bad record"), counted(2000, "bad record")
+    ('1 bad record', '2,000 bad records')
     """
-    return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"
+    return f"{number} {one}" if number == 1 else f"{number:,} {many or one + 's'}"
 
 
 def meant(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -43,7 +43,7 @@ PHASES: Final = {
     "metric": "learning the metric",
     "trim": "keeping outliers out of centroids",
 }
-TICK: Final = 0.5  # seconds between two looks at the clock
+TICK: Final = 0.5  # seconds after which the clock is read again
 SETTLED: Final = 1  # documents that move when a fit is all but over
 
 
@@ -273,7 +273,7 @@ def bytes_in_words(n_bytes: int) -> str:
 
 
 def fitted(parts: Sequence[str], joint: str, width: int) -> str:
-    """Return as many parts, joined, as there is room for: none is cut.
+    """Return as many parts, joined, as fit into a width: none is cut.
 
     Examples
     --------
@@ -376,7 +376,7 @@ class Lines(Face):
         super().__init__(after)
         self._stream = stream
         columns = shutil.get_terminal_size().columns if stream.isatty() else 10_000
-        self._width = columns - 10  # beside the clock
+        self._width = columns - 10  # less what the clock takes
 
     def pause(self, seconds: float) -> float:
         """Return 4 seconds in the first minute, up to a minute after a quarter of an hour."""

@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 def _name_group(item: pytest.Item) -> None:
     """Put the group of a test into its id, by which xdist's controller knows what to keep together.
 
-    xdist 3.8 does so itself, where pytest 9.2 no longer reads it: all groups were torn apart.
+    xdist 3.8 does so itself, where pytest 9.2 no longer reads it: all groups were split.
     """
     group, id_ = item.get_closest_marker("xdist_group"), getattr(item, "id", None)
     if group and id_ and item.config.getoption("loadgroup", False):

@@ -211,8 +211,8 @@ def kept_relations(
     """
     groups = must_link_components(len(labels), [(int(i), int(j)) for i, j in must])
     owner = {row: number for number, group in enumerate(groups) for row in group}
-    apart = {(owner[int(i)], owner[int(j)]) for i, j in cannot}
-    apart |= {(second, first) for first, second in apart}
+    excluded = {(owner[int(i)], owner[int(j)]) for i, j in cannot}
+    excluded |= {(second, first) for first, second in excluded}
     homes = []
     for group in groups:
         counts = sorted(Counter(int(labels[row]) for row in group).items(), key=lambda at: -at[1])
@@ -223,7 +223,7 @@ def kept_relations(
         own = owner[row]
         if len(groups[own]) > 1:
             kept.append(homes[own] == labels[row])
-        for first, second in apart:
+        for first, second in excluded:
             if first == own and second != own:
                 kept.append(homes[second] != labels[row])
     return sum(kept), len(kept)
@@ -406,12 +406,12 @@ def full_metric_energy(
     """
     metric, first = metrics
 
-    def apart(x: Vector, y: Vector) -> float:
+    def between(x: Vector, y: Vector) -> float:
         gap = [a - b for a, b in zip(x, y, strict=True)]
         return math.fsum(a * metric[i][j] * b for i, a in enumerate(gap) for j, b in enumerate(gap))
 
-    near = [apart(x, centroids[h]) for x, h in zip(rows, labels, strict=True)]
-    broken = [apart(rows[i], rows[j]) for i, j in must if labels[i] != labels[j]]
+    near = [between(x, centroids[h]) for x, h in zip(rows, labels, strict=True)]
+    broken = [between(rows[i], rows[j]) for i, j in must if labels[i] != labels[j]]
     relative = metric @ np.linalg.inv(first)
     logarithm = float(np.linalg.slogdet(relative)[1])
     prior = len(near) * (float(np.trace(relative)) - len(metric) - 2.0 * logarithm)

@@ -21,9 +21,9 @@ def groups_of(pairs: list[Pair], n_groups: int | None) -> set[frozenset[str]]:
             continue  # all answers about a document come together
         own = [pair for pair in pairs if pair[0] == document]
         same = {other for _, other, answer in own if answer == "same"}
-        apart = {other for _, other, answer in own if answer == "different"}
+        excluded = {other for _, other, answer in own if answer == "different"}
         homes = [group for group in groups if group & same]
-        left = [group for group in groups if not group & apart]
+        left = [group for group in groups if not group & excluded]
         unsure = any(answer == "unknown" for _, _, answer in own)
         if homes:
             homes[0].add(document)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 from hmrf_dask.answers.journal import open_journal
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.answers.standing import standing
+from hmrf_dask.cli import show_questions
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.jobs.ask import Asked, Asking, as_table
 from tests.support.job_corpus import JobCorpus
@@ -46,6 +48,14 @@ def test_questions_are_those_of_the_release_with_texts(ran: JobCorpus) -> None:
         assert all(texts[one].startswith(asked["texts"][one][:50]) for one in question["documents"])
     choices = json.loads(ask(ran, "-n4", "--json", "--as=choices").stdout)["questions"]
     assert {one["kind"] for one in choices} == {"choice"}
+    more = sum(max(len(one["documents"]) + len(one["shown"]) - 2, 0) for one in choices)
+    with pytest.MonkeyPatch.context() as few:
+        few.setattr(
+            show_questions, "_GROUPS", 1
+        )  # the likeliest alone, and how many there are beyond it
+        page = ask(ran, "-n4", "--as=choices").stdout
+    beyond = re.findall(r"  … (\d+) groups? th.* less likely \(--json has all\)", page)
+    assert sum(map(int, beyond)) == more > 0
     page = ask(ran, "-n2").stdout
     assert all(one in page for one in asked["questions"][0]["documents"])
 

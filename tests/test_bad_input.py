@@ -100,7 +100,7 @@ def test_zero_rows_with_cosine_are_kept_and_counted(form: str, distortion: str) 
         labels = np.asarray(model.fit(FORMS[form](rows), must_link=[(0, 1)]).labels_)
     assert [str(one.message) for one in caught] == [
         f"2 rows are zero and have no direction (rows {shown}): {distortion} keeps them at "
-        "distance 1 from every cluster"
+        "distance 1 from every cluster; a text is zero where it has no word that counts"
     ]
     assert caught[0].filename == __file__
     assert labels[[3, 7]].tolist() == [0, 0]  # of equally near clusters the lowest

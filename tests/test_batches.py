@@ -115,14 +115,14 @@ def test_what_is_settled_is_not_asked() -> None:
     for night in range(4):
         found = next_choices(MODEL, 20, X=corpus, answers=entries)
         assert not settled & {one.documents[0] for one in found if one.why != "anchors"}
-        told = {
+        known = {
             (one.documents[0], name)
             for one in entries
             for name in one.shown
             if one.answer == "none"
         }
         for number, one in enumerate(found):
-            assert not told & {(one.documents[0], name) for name in one.shown}
+            assert not known & {(one.documents[0], name) for name in one.shown}
             own = [name for name in one.shown if topic[name] == topic[one.documents[0]]]
             name, answer = f"{night}-{number}", "same" if own else "none"
             documents = (*one.documents, *own[:1])

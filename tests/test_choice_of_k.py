@@ -103,8 +103,8 @@ def test_answers_that_labels_contradict(data: st.DataObject) -> None:
     ends = st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda pair: pair[0] != pair[1])
     must = data.draw(st.lists(ends, min_size=1, max_size=6))
     hidden = naive_choice.implied(9, must, [])[0]
-    apart = ends.filter(lambda pair: (min(pair), max(pair)) not in hidden)
-    cannot = data.draw(st.lists(apart, max_size=6))
+    different = ends.filter(lambda pair: (min(pair), max(pair)) not in hidden)
+    cannot = data.draw(st.lists(different, max_size=6))
     labels = data.draw(st.lists(st.integers(0, 3), min_size=9, max_size=9))
     empty = np.zeros((0, 2), np.int64)
     groups = AnsweredGroups.of(np.arange(9), np.array(must), np.array(cannot or empty))
@@ -285,7 +285,7 @@ def test_rows_without_structure_are_fitted_with_a_warning() -> None:
 
 def test_answers_move_the_choice() -> None:
     rows, classes = planted(120, n_classes=6)
-    halves = classes // 2  # people tell three things apart where words tell six
+    halves = classes // 2  # people see three things where words show six
     must, cannot = pairs_of(halves, 200)
     without, answered = chosen(rows), chosen(rows, Constraints(must, cannot))
     assert (without.n_clusters, without.n_answers) == (6, 0)

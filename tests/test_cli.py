@@ -27,6 +27,33 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(hmrf, list(arguments))
 
 
+@pytest.mark.parametrize(
+    "command", [["label"], ["ask"], ["report"], ["inspect"], ["classify", "-"], ["export", "x.csv"]]
+)
+def test_a_job_where_its_output_belongs_is_refused_with_the_path_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tickets").mkdir()
+    Path("tickets/job.yaml").write_text("$schema: hmrf-dask/job/v1\noutput: out\n")
+    for place, what in (("tickets", "the folder of a job"), ("tickets/job.yaml", "a job file")):
+        result = run(command[0], place, *command[1:])
+        assert result.exit_code == 78
+        assert result.stderr == (
+            f"error: {place} is {what}, not its output: that is tickets/out, give it\n"
+        )
+
+
+def test_errors_name_paths_below_this_folder_as_seen_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.csv").write_text("note\nhello\n")
+    result = run("init", "notes.csv")
+    assert result.stderr.startswith("error: notes.csv: must have a column")
+    assert "add one, such as a number that stays with its row" in result.stderr
+
+
 @pytest.fixture
 def blobs(tmp_path: Path) -> Path:
     """60 sparse rows of three groups that share no feature, and four right answers."""

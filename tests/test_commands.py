@@ -352,6 +352,6 @@ def test_clusters_that_cannot_be_shown_are_a_line(content: bytes | None, tmp_pat
     path = tmp_path / "clusters.parquet"
     if content is not None:
         path.write_bytes(content)
-    (line,) = show._clusters(str(path))
+    (line,) = show._clusters(str(path), str(tmp_path))
     assert line.startswith("clusters: cannot be read now")
     assert "SourceError" not in line

@@ -129,8 +129,8 @@ OVERRULED = "starts by held-out answers"
 
 
 def test_more_of_few_relations_may_be_chance() -> None:
-    for kept, least, n, tells in [(1, 0, 1, 0), (2, 1, 2, 0), (3, 1, 3, 1), (9, 9, 9, 0)]:
-        assert Agreement(kept, n).exceeds(Agreement(least, n)) == tells
+    for kept, least, n, exceeds in [(1, 0, 1, 0), (2, 1, 2, 0), (3, 1, 3, 1), (9, 9, 9, 0)]:
+        assert Agreement(kept, n).exceeds(Agreement(least, n)) == exceeds
         assert not Agreement(least, n).exceeds(Agreement(kept, n))
 
 

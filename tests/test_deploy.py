@@ -312,8 +312,8 @@ def test_classes_take_what_a_job_may_tell_them(name: str) -> None:
     kind = _class_of(name)
     assert signal.getsignal(signal.SIGINT) is ctrl_c
     known = CLASSES[name]
-    told = known.arguments | known.mappings.keys()
-    assert told - _arguments_of(kind) - known.of_scheduler == set()
+    taken = known.arguments | known.mappings.keys()
+    assert taken - _arguments_of(kind) - known.of_scheduler == set()
 
 
 # ---- what really runs

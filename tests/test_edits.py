@@ -67,6 +67,8 @@ def test_a_merge_and_its_undo_over_nights(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cluster must be one of 1, 2, got 0"):
         model.split(gone)
     assert model.undo(gone).next_run
+    assert command("edit", output, "--rename", "1", "Moon").exit_code == 0
+    assert "  Moon: " in (shown := command("run", str(job))).stdout, shown.output
     assert run(job).clusters["number"] == 3
     assert classes_of(output) == before
     assert command("edit", output, "--undo", str(kept)).exit_code == 65  # nothing is left of it
@@ -125,7 +127,14 @@ def test_what_cannot_be_edited_is_said(tmp_path: Path) -> None:
         model.split(1)
     with pytest.raises(InvalidInputError, match="of 0, 1, 2, got -1"):
         model.freeze(-1)
-    assert not model.undo(1).next_run  # no run had done it
+    shown = command("edit", output, "--undo", "1")  # no run had done it
+    assert "no run had done it" in shown.output
+    assert "Next" not in shown.output
+    for wrong in ("01", [0.5, 1], 0.5, [True, 2]):
+        with pytest.raises(InvalidInputError, match="clusters must be given by their numbers"):
+            model.merge(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="at most 200 characters, got 5,000"):
+        model.rename(0, "x" * 5000)
     assert command("inspect", output, "--json").exit_code == 0
     run(tmp_path / "job.yaml")
     with pytest.raises(ConfigurationError, match=r"of the last release \(2\) .* got release 1"):

@@ -241,7 +241,7 @@ def test_vectors_of_other_documents_than_the_words_are_refused(
     corpus: JobCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Turned:
-        """Gives ready embeddings as if somebody wrote the documents anew between two reads."""
+        """Gives ready embeddings as if somebody wrote the documents again between two reads."""
 
         @staticmethod
         def from_array(rows: Any, ids: list[str]) -> RowBlock:
@@ -427,7 +427,7 @@ def test_a_log_in_the_place_of_one_that_is_gone(tmp_path: Path) -> None:
     assert after != before
     record = folder_of(model) + "/other"
     with pytest.raises(UnreadableFileError, match=rf"{record}/places.* not the log"):
-        read(other)  # as a job is told, which makes it again:
+        read(other)  # as a job notices, which makes it again:
     place.storage.delete([f"{record}/vectors.json"])
     assert read(other) == after[1:]
     # Another process did so, and this one has an index of what was there.

@@ -34,7 +34,7 @@ ENTRIES = [
 ]  # fmt: skip
 
 
-def told(entries: list[Entry]) -> set[tuple[Any, ...]]:
+def content(entries: list[Entry]) -> set[tuple[Any, ...]]:
     return {(e.kind, e.documents, e.shown, e.answer, e.annotator, e.time) for e in entries}
 
 
@@ -42,14 +42,14 @@ def told(entries: list[Entry]) -> set[tuple[Any, ...]]:
 def test_what_was_exported_is_imported_as_it_was(ending: str) -> None:
     read = decode_answers(encode_answers(ENTRIES, f"a.{ending}"), f"a.{ending}")
     assert (read.bad, read.n_open) == ([], 0)
-    assert told(read.entries) == told(ENTRIES[:5])
+    assert content(read.entries) == content(ENTRIES[:5])
     assert read.new({entry.id for entry in ENTRIES}) == []
 
 
 def test_csv_has_the_pairs_that_answers_say() -> None:
     data = encode_answers(ENTRIES, "a.csv")
     read = decode_answers(data, "a.csv")
-    assert told(read.entries) == {
+    assert content(read.entries) == {
         ("pair", ("x", "r"), (), "same", "anna", TIME),
         ("pair", ('y, "q"\n', "r"), (), "different", "bo@example.org", ""),
         ("pair", ("z", "r"), (), "same", "anna", TIME),
@@ -100,7 +100,7 @@ def test_tasks_of_label_studio() -> None:
     ]  # fmt: skip
     read = decode_answers(json.dumps(tasks).encode(), "export.json")
     time = "2021-03-09T22:16:08.728353Z"
-    assert told(read.entries) == {
+    assert content(read.entries) == {
         ("pair", ("1", "r"), (), "different", "10", time),
         ("pair", ("1", "r"), (), "different", "bo@example.org", time),
         ("choice", ("x", "s"), ("r", "s"), "same", "10", time),

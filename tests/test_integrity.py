@@ -63,10 +63,10 @@ def test_readers_see_a_flipped_bit_of_assignments(nights: JobCorpus) -> None:
         latest(out, verify=True)
 
 
-def test_the_reader_of_the_readme_works(nights: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reader_of_the_docs_works(nights: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     (nights.folder / "out").rename(nights.folder / "clusters")
     monkeypatch.chdir(nights.folder)
-    page = (Path(__file__).parent.parent / "pipelines" / "README.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "output.md").read_text()
     program = page.partition("```python\n")[2].partition("```")[0]
     assert "verify=True" in program
     assert "page_checksum_verification=True" in program

@@ -22,6 +22,7 @@ from hmrf_dask.jobs.former import Documents
 from hmrf_dask.jobs.inputs import AnswerFile, gather, load_job
 from hmrf_dask.jobs.journal import anchored, take
 from hmrf_dask.jobs.run_job import run_job
+from hmrf_dask.page.output import rounds_of
 from hmrf_dask.releases.own_files import OUTPUT, is_own
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
@@ -67,6 +68,8 @@ def test_a_run_takes_the_journal_next_to_files(corpus: JobCorpus) -> None:
     assert sum(taken.answers["pairs"].values()) > sum(first.answers["pairs"].values()) + 8
     assert taken.answers["violated"] == {"must": 0, "cannot": 0}
     assert taken.answers["journal"] == {"end": journal.end, "answers": 21, "bad": 0}
+    history = [(one["release"], one["answers"]) for one in rounds_of(first.output)]
+    assert history == [(2, 21), (1, 0)]  # of answers without a time, such as imported ones, too
     assert run(job).status == "up to date"
     journal.append(Entry("note", "comment", answer="well", about="d10"))
     assert run(job).status == "up to date"

@@ -31,7 +31,7 @@ Pairs = NDArray[np.int64]
 
 @pytest.fixture(scope="module")
 def case() -> tuple[NDArray[np.float32], NDArray[np.int64], Pairs, Pairs]:
-    """Give two clusters that are apart where two loud features cancel, and pairs of one half."""
+    """Give two clusters that differ where two loud features cancel, and pairs of one half."""
     rng = np.random.default_rng(0)
     classes = rng.integers(0, 2, 160)
     loud, small = rng.normal(0, 30, 160), rng.normal(0, 0.5, (160, 2))

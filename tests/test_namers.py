@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from hmrf_dask import load_release
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.errors import ConfigurationError, HmrfWarning
-from hmrf_dask.jobs.namers import identity_of
+from hmrf_dask.jobs.namers import find_namer, identity_of
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import run
 
@@ -126,3 +126,36 @@ def test_what_is_no_namer_or_no_name_is_said(tmp_path: Path) -> None:
         assert (shown.exit_code, "a namer must be" in " ".join(shown.output.split())) == (78, True)
     assert identity_of(titled) == HERE
     assert not (tmp_path / "out/journal.jsonl").exists()
+
+
+def test_a_namer_that_hangs_or_ends_the_process_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_release(run(JobCorpus(tmp_path).write_all(45, 5, **SMALL)).output)
+    called, never = list[int](), threading.Event()
+
+    def hangs(*_: object) -> str:
+        called.append(1)
+        never.wait(60)
+        return "late"
+
+    def ends(*_: object) -> str:
+        raise SystemExit(3)
+
+    monkeypatch.setattr("hmrf_dask.jobs.namers.SECONDS", 0.01)
+    with pytest.warns(HmrfWarning, match=r"no name for 3 clusters.*no answer within 0\.01 s"):
+        assert model.name_clusters(hangs).failed == 3
+    assert called == [1]  # the others are not waited for
+    never.set()
+    monkeypatch.undo()
+    with pytest.warns(HmrfWarning, match=r"no name for 3 clusters.*\(cluster 0: SystemExit: 3\)"):
+        model.name_clusters(ends)
+
+
+def test_a_module_that_cannot_be_imported_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_namers.py").write_text("raise ValueError('no key')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"be imported, got .*: ValueError: no key"):
+        find_namer("broken_namers:namer", by_file=False)

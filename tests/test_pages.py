@@ -89,7 +89,13 @@ def test_what_comes_next_is_what_can_be_done(
     show(replace(report, vocabulary=vocabulary, places=places))
     page = capsys.readouterr().out
     assert ("hmrf-dask classify " in page) == asked
-    assert page.splitlines()[-1].endswith("runs/abc/report.html in a browser")
+    assert page.splitlines()[-1].endswith(f"not written; hmrf-dask report {report.output} makes it")
+    written = Path(report.output, "runs/abc/report.html")
+    written.parent.mkdir(parents=True)
+    written.touch()
+    show(replace(report, vocabulary=vocabulary, places=places))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"Report: open {written} in a browser"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ PLAN = {"plan": ["read answers", "count words", "fit"]}
 
 
 class Clock:
-    """A clock that stands still until it is told."""
+    """A clock that stands still until it is set."""
 
     now = 0.0
 

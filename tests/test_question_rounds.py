@@ -57,15 +57,15 @@ def test_a_document_goes_on_until_it_is_settled() -> None:
 
 
 def test_the_last_group_is_inferred_where_all_are_apart() -> None:
-    apart = [
+    entries = [
         Entry(f"a{one}{two}", "pair", (one, two), answer="different")
         for one in ANCHORS for two in ANCHORS if one < two
     ]  # fmt: skip
     batch = [Question("choice", ("x3",), ANCHORS, (0.4, 0.3, 0.2, 0.1))]
     asked: list[str] = []
-    while question := next_question(batch, apart, Person(kind="pair"), control=0.0):
+    while question := next_question(batch, entries, Person(kind="pair"), control=0.0):
         asked.append(question.documents[1])
-        apart.append(answered(question, len(asked)))
+        entries.append(answered(question, len(asked)))
     assert asked == ["r0", "r1", "r2"]
 
 

@@ -21,7 +21,7 @@ from hmrf_dask.errors import ConfigurationError, HmrfWarning
 from hmrf_dask.jobs import report as report_of
 from hmrf_dask.jobs import report_history
 from hmrf_dask.jobs.report import write_report
-from hmrf_dask.report.content import Cluster, Report, Text
+from hmrf_dask.report.content import Cluster, Flow, Report, Text
 from hmrf_dask.report.layout import lay_out, likeness, place_clusters
 from hmrf_dask.report.page import MOST_BYTES, page
 from hmrf_dask.report.survey import COLUMNS, merge_surveys, survey_table
@@ -200,8 +200,8 @@ def test_alike_clusters_lie_close_and_places_are_those_of_any_order() -> None:
     places = lay_out(likeness(topics))
     centres = places.reshape(3, 6, 2).mean(axis=1)
     spread = np.abs(places.reshape(3, 6, 2) - centres[:, None]).max()
-    apart = min(np.linalg.norm(centres[a] - centres[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
-    assert spread < apart / 2
+    gap = min(np.linalg.norm(centres[a] - centres[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+    assert spread < gap / 2
     assert np.isfinite(places).all()
     same = np.zeros((40, 5))  # no direction, all alike
     assert np.isfinite(place_clusters(same, np.ones(40, np.int64))).all()
@@ -341,6 +341,24 @@ def test_nothing_of_a_document_an_id_a_word_or_a_name_becomes_a_tag() -> None:
     assert b"<script>fired" not in shown
     assert shown.count(b"</script>") == 2
     assert json.dumps(packed_data(shown)).count("fired()") > 100
+
+
+def test_answers_that_settle_nothing_yet_are_said_to_be_taken() -> None:
+    base = example(2, 10)
+    counts = {**base.answers.counts, "journal": {"answers": 21}}
+    assert "21 answers of the journal were taken" not in page(base).decode()
+    shown = page(replace(base, answers=replace(base.answers, counts=counts))).decode()
+    assert "21 answers of the journal were taken" in shown
+
+
+@pytest.mark.parametrize(("moved", "said"), [(0, "No cluster"), (1, "Documents moved, but no")])
+def test_small_flows_are_not_said_to_be_none(moved: int, said: str) -> None:
+    base = example(2, 10)
+    assert base.comparison is not None
+    compared = replace(base.comparison, n_moved=moved, moved=())
+    shown = page(replace(base, flows=(Flow(0, 0, 20),), comparison=compared)).decode()
+    assert f"<p>{said}" in shown
+    assert "as much as 5 % of its documents to another one; smaller flows are not listed" in shown
 
 
 def test_long_and_right_to_left_texts_keep_their_place() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner
@@ -164,9 +165,24 @@ def test_a_report_that_fails_is_a_warning_and_the_fit_stays(
         raise OSError("the disk is full")
 
     monkeypatch.setattr("hmrf_dask.estimators.reporting.write_report", fail)
+    model, told = KMeans(3, random_state=0), list[dict[str, Any]]()
+    model._progress = told.append
     with pytest.warns(HmrfWarning, match=r"could not be written \(.*disk is full.*fit is whole"):
-        model = KMeans(3, random_state=0).fit(fitted[1], run_dir=tmp_path / "run")
+        model.fit(fitted[1], run_dir=tmp_path / "run")
     assert model.converged_
+    assert not any("report" in event for event in told)  # nobody is sent to what is not there
+
+
+def test_a_fit_of_many_rows_and_clusters_leaves_its_report_to_who_asks(
+    fitted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hmrf_dask.estimators.reporting.MOST_COMPARED", 3 * 90 - 1)
+    with caplog.at_level("INFO", "hmrf_dask"):
+        model = KMeans(3, random_state=0).fit(fitted[1], run_dir=tmp_path / "run")
+    assert f"all 90 rows with all 3 clusters once more: report(X, path='{tmp_path}" in caplog.text
+    assert not (tmp_path / "run" / "report.html").exists()
+    model.report(fitted[1], path=tmp_path / "run")
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_mistakes_are_said_in_words(fitted: Any) -> None:
@@ -175,12 +191,25 @@ def test_mistakes_are_said_in_words(fitted: Any) -> None:
         ({"texts": TEXTS[:3]}, "texts must be one for each of the 90 rows, .* got 3"),
         ({"texts": "a text"}, "texts must be one for each of the 90 rows"),
         ({"classes": KINDS[:3]}, "classes must be one for each of the 90 rows, got 3"),
+        ({"classes": np.ones((45, 2))}, r"one for each of the 90 rows, got the shape \(45, 2\)"),
         ({"words": ["a"]}, "names, of the 13 columns of X, got 1"),
+        ({"words": "a text"}, "names, of the 13 columns of X, got 'a text'"),
+        ({"words": {"a": 0}}, "names, of the 13 columns of X, got {'a': 0}"),
     ):
         with pytest.raises((InvalidInputError, ConfigurationError), match=words):
             model.report(rows, **wrong)
     with pytest.raises(InvalidInputError, match="X must be the 90 rows that fit was given, got 3"):
         model.report(rows[:3])
+
+
+def test_what_is_missing_in_columns_of_pandas_is_missing(fitted: Any) -> None:
+    _, rows, model = fitted
+    classes = pd.array([pd.NA, *KINDS[1:].astype(str)], dtype="string")
+    report = model.report(rows, classes=classes, texts=pd.Series([pd.NA, None, *TEXTS[2:]]))
+    assert report.agreement is not None
+    assert report.agreement.n_documents == 89
+    texts = {text.id: text.text for text in report.documents_shown}
+    assert texts["0"] == texts["1"] == ""
 
 
 # ---- plots and notebooks

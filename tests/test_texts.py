@@ -1,31 +1,17 @@
-"""Texts of documents by their ids: read where they lie now, and told apart from those gone."""
+"""Texts of documents by their ids: read where they lie now, and distinguished from those gone."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from hmrf_dask.documents.batches import read_batches
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.jobs import texts as texts_module
 from hmrf_dask.jobs.texts import Texts
 from tests.support.job_corpus import JobCorpus, lines
-from tests.support.job_runs import run
-
-
-def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that grows by the path of every file that is read."""
-    seen: list[str] = []
-
-    def read(source: Any, columns: Any) -> Any:
-        seen.append(source.path)
-        return read_batches(source, columns)
-
-    monkeypatch.setattr(texts_module, "read_batches", read)
-    return seen
+from tests.support.job_runs import note_reads, run
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +23,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> JobCorpus:
 
 def test_texts_are_those_of_the_documents(ran: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = Texts(str(ran.folder / "out"))
-    seen = note_reads(monkeypatch)
+    seen = note_reads(monkeypatch, texts_module)
     wanted = ran.documents[3::17]
     read = texts.read([one["id"] for one in wanted])
     assert {name: one.text for name, one in read.items()} == {
@@ -80,7 +66,7 @@ def test_folders_of_text_files_are_read_file_by_file(
     corpus.write({name: text.encode() for name, text in documents.items()})
     corpus.write({"answers.csv": b"a,b,kind\n0.txt,3.txt,same\n"})
     run(corpus.write_job(columns={}))
-    seen = note_reads(monkeypatch)
+    seen = note_reads(monkeypatch, texts_module)
     read = Texts(str(tmp_path / "out")).read(["7.txt", "11.txt"])
     assert [one.text for one in read.values()] == [
         documents["documents/7.txt"], documents["documents/11.txt"],

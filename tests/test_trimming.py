@@ -17,6 +17,7 @@ from hmrf_dask import KMeans, load
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.fit.loop import TRIM, Fit, Iteration, Position, begin
+from hmrf_dask.fit.trimming import keep_outliers_out
 from hmrf_dask.jobs.inputs import load_job
 from hmrf_dask.kernels.distances import OUT
 from hmrf_dask.kernels.exact import exact_value
@@ -57,7 +58,7 @@ def phases_of(bench: Bench, *, refining: bool, seed: int) -> dict[str, list[Iter
         return Position(phase, 0, None, begin(engine, centroids).state)
 
     fit = Fit(engine, turns, 30, refining)
-    fit.trim(fit.run(initialise)[1])
+    keep_outliers_out(fit, fit.run(initialise)[1])
     phases: dict[str, list[Iteration]] = {}
     for phase, turn in turns.kept:
         phases.setdefault(phase, []).append(turn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.watching import HELP, Metrics, watched
-from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.errors import ConfigurationError, HmrfWarning
 from tests.support.job_corpus import JobCorpus
 
 LINE = re.compile(r'([a-z_]+)(\{[a-z]+="[^"]*"\})? (-?[0-9.e+]+)')
@@ -50,12 +51,12 @@ def test_a_run_is_watched(tmp_path: Path) -> None:
     assert values["hmrf_succeeded"] == 1
     assert (values["hmrf_rows"], values["hmrf_moved_rows"]) == (60, 0)
     assert stat.S_IMODE(metrics.stat().st_mode) == 0o644
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    last = [one for one in told if "J" in one][-1]
+    reported = [json.loads(line) for line in events.read_text().splitlines()]
+    last = [one for one in reported if "J" in one][-1]
     assert last["J"] == values["hmrf_energy"]
-    assert values["hmrf_commits_total"] == sum("J" in one for one in told)
-    assert [one["time"] for one in told] == sorted(one["time"] for one in told)
-    assert {"fit", "publish"} <= {one.get("step") for one in told}
+    assert values["hmrf_commits_total"] == sum("J" in one for one in reported)
+    assert [one["time"] for one in reported] == sorted(one["time"] for one in reported)
+    assert {"fit", "publish"} <= {one.get("step") for one in reported}
 
     assert run(job, *options).exit_code == 0  # nothing is left to do
     assert values_of(metrics.read_text())["hmrf_succeeded"] == 1
@@ -98,12 +99,40 @@ def test_rows_a_second_are_those_of_one_phase() -> None:
     ("option", "message"),
     [
         ("--metrics-file={}/none/a.prom", "--metrics-file must be a file that can be written"),
+        ("--metrics-file={}", "--metrics-file must be a file that can be written"),
         ("--events-file={}", "--events-file must be a file that can be written"),
+        ("--insecure", "--insecure must go with a scheduler"),
         ("--metrics-address=nowhere", "--metrics-address must be a free address"),
         ("--performance-report=a.html", "--performance-report must go with a cluster"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(option: str, message: str, tmp_path: Path) -> None:
-    done = run(JobCorpus(tmp_path).write_all(20, 0), option.format(tmp_path))
+    (tmp_path / "job").mkdir()
+    done = run(JobCorpus(tmp_path / "job").write_all(20, 0), option.format(tmp_path))
     assert done.exit_code == 78
     assert message in done.output
+    assert list(tmp_path.parent.glob("tmp*")) == []
+
+
+def test_a_run_that_is_detached_is_not_watched_from_here(tmp_path: Path) -> None:
+    job = JobCorpus(tmp_path).write_all(20, 0)
+    done = run(job, "--detach", "--scheduler=tcp://127.0.0.1:9", f"--events-file={tmp_path}/events")
+    assert done.exit_code == 2
+    assert "--events-file must go without --detach" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("option", ["metrics_file", "events_file"])
+def test_a_place_that_is_gone_meanwhile_ends_no_run(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "watch").mkdir()
+    monkeypatch.setattr("hmrf_dask.cli.watching.EVERY", 0.0)
+    told: list[dict[str, Any]] = []
+    path = tmp_path / "watch" / "file"
+    path.symlink_to("/dev/full" if option == "events_file" else path.parent / "other")
+    with watched(told.append, {option: str(path)}) as tell:
+        shutil.rmtree(tmp_path / "watch")
+        with pytest.warns(HmrfWarning, match="cannot be written any more .* goes on without it"):
+            tell({"step": "fit"})
+        tell({"step": "fit"})
+    assert len(told) == 2

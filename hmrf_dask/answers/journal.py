@@ -215,6 +215,8 @@ def _end_of(data: bytes) -> int:
     True
     """
     end = data.rfind(b"\n") + 1
+    if end == len(data):
+        return end
     with suppress(InvalidInputError):
         Entry.from_line(data[end:])  # whole but for the line end, which an editor left out
         return len(data)

@@ -136,7 +136,7 @@ class Entry:
 
         Examples
         --------
-        >>> Entry("1", "name", ("x",), answer="Bills", why="namer 9f3c").made_of
+        >>> Entry("1", "name", answer="Bills", why="namer 9f3c", clusters=(3,)).made_of
         '9f3c'
         """
         is_made = self.kind == NAME and self.clusters and self.why.startswith(f"{MADE} ")

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from hmrf_dask.cli.group import HELP, HmrfCommand, Place, examples, how_to_print, print_result
+from hmrf_dask.cli.group import (
+    HELP,
+    HmrfCommand,
+    Place,
+    PlaceOfOutput,
+    examples,
+    how_to_print,
+    print_result,
+)
 
 journal_option = click.option(
     "--journal",
@@ -38,7 +46,7 @@ def answers() -> None:
         "hmrf-dask answers export tickets-clusters/out tasks.json",
     ),
 )
-@click.argument("output", type=Place())
+@click.argument("output", type=PlaceOfOutput())
 @click.argument("file", type=Place())
 @journal_option
 @how_to_print
@@ -62,7 +70,7 @@ def export_command(output: str, file: str, journal: str | None, as_json: bool, q
         "hmrf-dask answers import tickets-clusters/out labelled.json",
     ),
 )
-@click.argument("output", type=Place())
+@click.argument("output", type=PlaceOfOutput())
 @click.argument("file", type=Place())
 @journal_option
 @how_to_print

@@ -12,6 +12,7 @@ from hmrf_dask.cli.answers_command import journal_option
 from hmrf_dask.cli.group import (
     HmrfCommand,
     Place,
+    PlaceOfOutput,
     Whole,
     connected_to,
     examples,
@@ -38,7 +39,7 @@ KINDS = {"pairs": "pair", "choices": "choice"}
         "hmrf-dask ask tickets-clusters/out -n 50 --csv > questions.csv",
     ),
 )
-@click.argument("output", type=Place())
+@click.argument("output", type=PlaceOfOutput())
 @click.option(
     "-n", "n", type=Whole(RANGES["batch"]), default=25, show_default=True, help="How many."
 )

@@ -27,6 +27,7 @@ from hmrf_dask.cli.group import (
     HmrfGroup,
     Place,
     PlaceOfFile,
+    PlaceOfOutput,
     Whole,
     connected_to,
     examples,
@@ -148,11 +149,17 @@ def run(
     a time writes an output; another one ends with exit code 75 and says who that is.
     """
     watch = watching(where)
+    if detach and watch:
+        named = " and ".join(f"--{name.replace('_', '-')}" for name in watch)
+        raise click.UsageError(
+            f"{named} must go without --detach: this command ends before there is anything to "
+            "write; follow the run by inspect --watch"
+        )
     way = scheduler_option(where)
     how = {"take_over": take_over, "allow_shrink": allow_shrink, "choose_k": choose_k}
     with (
         shown_progress(quiet=quiet) as show,
-        watched(show, {} if detach else watch) as tell,
+        watched(show, watch) as tell,
     ):
         from hmrf_dask.cli.connect import reported_by_dask
         from hmrf_dask.jobs.run_job import report_if_done, run_job
@@ -284,7 +291,7 @@ def suggest_k(
         "hmrf-dask inspect tickets-clusters/out --watch",
     ),
 )
-@click.argument("place", metavar="OUTPUT_OR_RUN", type=Place())
+@click.argument("place", metavar="OUTPUT_OR_RUN", type=PlaceOfOutput())
 @click.option("--verify", is_flag=True, help="Hash every file of the release, not only small ones.")
 @click.option("--watch", is_flag=True, help="Repeat every two seconds until the run ends.")
 @how_to_print

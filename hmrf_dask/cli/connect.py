@@ -105,6 +105,11 @@ def connected(
         local=threads, processes=processes, address=scheduler, scheduler_file=scheduler_file
     )
     if insecure:
+        if not (asked.cluster_class or asked.stays):
+            raise ConfigurationError(
+                "--insecure must go with a scheduler that others reach (--scheduler, "
+                "--scheduler-file, or cluster: of a job), got none; leave it out"
+            )
         asked = asked.model_copy(update={"insecure": True})
     with ExitStack() as stack:
         if asked.cluster_class is not None:
@@ -285,8 +290,8 @@ def _refuse_open(asked: Cluster, *addresses: str) -> None:
 
 def _own_address(client: Any) -> str:
     """Return the address that a scheduler has in its own network."""
-    told = ask(client, "the scheduler must say its address", client.scheduler.identity)
-    return str(told["address"])
+    identity = ask(client, "the scheduler must say its address", client.scheduler.identity)
+    return str(identity["address"])
 
 
 def _is_safe(address: str) -> bool:

@@ -184,10 +184,29 @@ class HmrfGroup(click.Group):
             ctx.exit(exit_code)
 
 
+def seen_from_here(words: str) -> str:
+    """Return words in which absolute paths below this folder are relative.
+
+    Examples
+    --------
+    >>> seen_from_here(f"{os.getcwd()}/out/rejects, file://{os.getcwd()}/out")[:12]
+    'out/rejects,'
+    """
+    try:
+        here = os.getcwd()
+    except OSError:  # it was removed
+        return words
+    return (
+        words
+        if here == "/"
+        else re.sub(rf"(?<![\w/.~-]){re.escape(here)}/(?=[^\s,;:)])", "", words)
+    )
+
+
 def _ending(error: BaseException, command: str) -> tuple[str, int]:
     """Return what a command says that ends by an error, and its exit code."""
     if isinstance(error, HmrfError):
-        return f"error: {one_line(error)}", error.exit_code
+        return f"error: {seen_from_here(one_line(error))}", error.exit_code
     if isinstance(error, MemoryError):
         return (
             f"error: there must be more memory for this, got {one_line(error) or 'no more'}; "
@@ -259,7 +278,7 @@ def _warnings_as_lines(warned: dict[str, None], *, quiet: bool | None) -> Iterat
         def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
             """Write a warning of this package as one line, each once; others as Python does."""
             if issubclass(category, HmrfWarning):
-                text = one_line(message)
+                text = seen_from_here(one_line(message))
                 if text not in warned:
                     warned[text] = None
                     sys.stderr.write(f"warning: {text}\n")  # above a bar, if there is one
@@ -312,6 +331,18 @@ class Place(click.ParamType[str]):
         if isinstance(param, click.Option):
             return plain_url(value, param.opts[0])
         return plain_url(value, param.human_readable_name if param else "a path or URL")
+
+
+class PlaceOfOutput(Place):
+    """The output of a job; the job itself is refused with the path that is meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it, where it is not a job."""
+        from hmrf_dask.documents.yaml_files import refuse_job
+
+        place = super().convert(value, param, ctx)
+        refuse_job(place)
+        return place
 
 
 class Whole(click.IntRange):

@@ -5,7 +5,16 @@ from __future__ import annotations
 import click
 
 from hmrf_dask.cli.answers_command import journal_option
-from hmrf_dask.cli.group import EndedBySignal, HmrfCommand, Place, Whole, examples, one_line
+from hmrf_dask.cli.group import (
+    EndedBySignal,
+    HmrfCommand,
+    Place,
+    PlaceOfOutput,
+    Whole,
+    examples,
+    one_line,
+    seen_from_here,
+)
 from hmrf_dask.parameters import RANGES
 
 
@@ -17,7 +26,7 @@ from hmrf_dask.parameters import RANGES
         "hmrf-dask label texts --people 3 --port 8000",
     ),
 )
-@click.argument("output", type=Place())
+@click.argument("output", type=PlaceOfOutput())
 @click.option("-n", "questions", type=Whole(RANGES["batch"]), default=25, show_default=True,
               help="Questions of a round, where the release has none.")  # fmt: skip
 @click.option("--people", type=click.IntRange(1, 10), default=1, show_default=True,
@@ -55,7 +64,7 @@ def label(
 
     def say(words: str) -> None:
         if not quiet:
-            click.echo(one_line(words), err=True)
+            click.echo(seen_from_here(one_line(words)), err=True)
 
     if host not in LOOPBACK:
         click.echo(

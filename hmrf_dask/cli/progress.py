@@ -66,7 +66,7 @@ def _logged(level: int) -> Iterator[None]:
 class Bar(Face):
     """Two lines at the bottom of a terminal, gone at the end; what others write appears above.
 
-    The first has the step, a bar and the clock, the second as much more as there is room for.
+    The first has the step, a bar and the clock, the second as much more as fits.
     """
 
     def __init__(self, console: Console) -> None:

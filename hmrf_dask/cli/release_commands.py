@@ -12,6 +12,7 @@ import click
 from hmrf_dask.cli.group import (
     HmrfCommand,
     Place,
+    PlaceOfOutput,
     Whole,
     examples,
     how_to_print,
@@ -40,7 +41,7 @@ def release_option(help_text: str = "An earlier release that is kept.") -> Calla
         "hmrf-dask classify tickets-clusters/out --json < lines.txt",
     ),
 )
-@click.argument("output", type=Place())
+@click.argument("output", type=PlaceOfOutput())
 @click.argument("text", required=False)
 @release_option()
 @how_to_print
@@ -66,7 +67,7 @@ def classify(
         "hmrf-dask export tickets-clusters/out groups.parquet --release 3",
     ),
 )
-@click.argument("output", type=Place())
+@click.argument("output", type=PlaceOfOutput())
 @click.argument("file", type=Place())
 @release_option()
 @how_to_print
@@ -89,7 +90,7 @@ def export(output: str, file: str, release: int | None, as_json: bool, quiet: bo
         "hmrf-dask diff tickets-clusters/out 3 7 -n 100 --json",
     ),
 )
-@click.argument("output", type=Place())
+@click.argument("output", type=PlaceOfOutput())
 @click.argument("before", metavar="[A]", required=False, type=Whole(RANGES["release"]))
 @click.argument("after", metavar="[B]", required=False, type=Whole(RANGES["release"]))
 @click.option("-n", "most", type=Whole(RANGES["batch"]), default=20, show_default=True,
@@ -118,7 +119,7 @@ def diff(
         "hmrf-dask edit tickets-clusters/out --undo 3",
     ),
 )
-@click.argument("output", type=Place())
+@click.argument("output", type=PlaceOfOutput())
 @click.option(
     "--rename",
     type=(Whole(CLUSTERS), str),

@@ -11,6 +11,7 @@ import click
 from hmrf_dask.cli.group import (
     HmrfCommand,
     Place,
+    PlaceOfOutput,
     Whole,
     connected_to,
     examples,
@@ -30,7 +31,7 @@ from hmrf_dask.parameters import RANGES
         "hmrf-dask report tickets-clusters/out --release 7 --compare 3 --folder .",
     ),
 )
-@click.argument("output", type=Place())
+@click.argument("output", type=PlaceOfOutput())
 @click.option("--release", type=Whole(RANGES["release"]), metavar="N",
               help="The release it is about.  [default: the last]")  # fmt: skip
 @click.option("--compare", type=Whole(RANGES["release"]), metavar="M",

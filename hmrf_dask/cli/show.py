@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hmrf_dask.cli.group import one_line
+from hmrf_dask.cli.show_questions import asked_lines, exchange_lines
 from hmrf_dask.cli.terminal import (
     bold,
     cut_to_terminal,
@@ -26,13 +27,11 @@ from hmrf_dask.errors import counted, in_words, rows_moved
 from hmrf_dask.progress import bytes_in_words
 
 if TYPE_CHECKING:
-    from hmrf_dask.jobs.ask import Asked
     from hmrf_dask.jobs.changes import Difference
     from hmrf_dask.jobs.check import Findings
     from hmrf_dask.jobs.demo import DemoResult
     from hmrf_dask.jobs.edit import Edited, Renamed
     from hmrf_dask.jobs.evaluate_files import Agreement
-    from hmrf_dask.jobs.exchange import Exchange
     from hmrf_dask.jobs.export import Exported
     from hmrf_dask.jobs.fit_files import FitResult, Prediction
     from hmrf_dask.jobs.namers import Named
@@ -59,7 +58,7 @@ def show(result: Any) -> None:
 def _new_job(made: NewJob) -> Iterator[str]:
     """Say what was found of documents, which files were made, and what to type next."""
     job, manifest, output = map(relative, (made.job, made.manifest, made.output))
-    yield one_line(made.remark.removesuffix(f": {made.job}"))
+    yield one_line(made.remark.removesuffix(f": {made.job}").replace(made.job, job))
     if columns := made.columns:
         yield f"  id    {one_line(columns['id'])}"
         yield f"  text  {one_line(', '.join(columns['text']))}"
@@ -67,7 +66,10 @@ def _new_job(made: NewJob) -> Iterator[str]:
             yield f"  keep  {one_line(', '.join(columns['keep']))}"
         if columns["other"]:
             yield f"  not used: {one_line(', '.join(columns['other'][:MOST]))}"
-        yield "other columns are meant? name them by --id, --text and --keep, or in the manifest"
+        if columns["keep"] or columns["other"]:
+            yield (
+                "other columns are meant? name them by --id, --text and --keep, or in the manifest"
+            )
     yield from file_list({"manifest": manifest, "job": job})
     yield from next_steps(
         (f"check {shlex.quote(job)}", "reads a sample; writes nothing"),
@@ -114,7 +116,7 @@ def _demo(result: DemoResult) -> Iterator[str]:
     yield f"  {own_name()} fit {files['rows']} -k {len(result.clusters)} --fresh \\"
     yield f"    --pairs {files['pairs']} --run-dir {files['run']}-mine"
     yield f"  # documents of yours\n  {own_name()} init tickets.csv\n"
-    yield _report_at(files["report"])
+    yield _report_at(files["report"], files["run"])
 
 
 def _fit(result: FitResult) -> Iterator[str]:
@@ -133,7 +135,7 @@ def _fit(result: FitResult) -> Iterator[str]:
     if result.start_reason:
         yield f"start: {result.start_reason}"
     yield from file_list({name: path for name, path in result.files.items() if name != "report"})
-    yield _report_at(result.files["report"])
+    yield _report_at(result.files["report"], result.files["run"])
 
 
 def _prediction(result: Prediction) -> Iterator[str]:
@@ -242,8 +244,9 @@ def _report(report: Report) -> Iterator[str]:
     yield f"{bold(report.status)}: release {report.release}, run {report.run}"
     if report.status != "up to date":
         yield from _reported(report)
-        yield from _clusters(f"{report.output}/{report.places['clusters']}")
-    places = {name: path for name, path in report.places.items() if name != "page"}
+        yield from _clusters(f"{report.output}/{report.places['clusters']}", report.output)
+    named = {"report": "record"}  # what a person opens as the report is the page
+    places = {named.get(name, name): path for name, path in report.places.items() if name != "page"}
     yield from file_list(places, f"{report.output}/")
     output = shlex.quote(relative(report.output))
     steps = [
@@ -255,7 +258,7 @@ def _report(report: Report) -> Iterator[str]:
         del steps[1]
     yield from next_steps(*steps)
     if "page" in report.places:  # reports of former versions have none
-        yield _report_at(f"{report.output}/{report.places['page']}")
+        yield _report_at(f"{report.output}/{report.places['page']}", report.output)
 
 
 def _has_text_model(report: Report) -> bool:
@@ -264,9 +267,19 @@ def _has_text_model(report: Report) -> bool:
     return bool(report.vocabulary) and (not vectors or bool(vectors["model"]))
 
 
-def _report_at(path: str) -> str:
-    """Return the last line of a page: where to look next."""
-    return f"{bold('Report')}: open {relative(path)} in a browser"
+def _report_at(path: str, place: str) -> str:
+    """Return the last line of a page: where to look next, or what makes a report that is not there.
+
+    A report that could not be written was a warning of the command that made all else of `place`.
+    """
+    from hmrf_dask.storage.addresses import absolute_url
+    from hmrf_dask.storage.stores import open_storage
+
+    folder, _, name = path.rpartition("/")
+    if name in open_storage(absolute_url(folder), {}, durable=False).names(""):
+        return f"{bold('Report')}: open {relative(path)} in a browser"
+    made_by = f"{own_name()} report {shlex.quote(relative(place))}"
+    return f"{bold('Report')}: not written; {made_by} makes it"
 
 
 def _reported(report: Report) -> Iterator[str]:
@@ -299,8 +312,9 @@ def _reported(report: Report) -> Iterator[str]:
             yield f"start: {fit['start_reason']}"
         if chosen := fit.get("choice_of_k"):
             yield (
-                f"K = {chosen['n_clusters']} was chosen for release {chosen['release']}: "
-                f"{chosen['least']} to {chosen['largest']} are likely to {chosen['likely']:.0%}"
+                f"K = {chosen['n_clusters']} was chosen for release {chosen['release']}; that a K "
+                f"of {chosen['least']} to {chosen['largest']} is right is {chosen['likely']:.0%} "
+                "likely; n_clusters in the job sets another"
             )
     number, kinds = counted(report.clusters["number"], "cluster"), report.clusters
     names = [name for name in ("kept", "split", "merged", "new", "vanished") if kinds.get(name)]
@@ -359,21 +373,26 @@ def _answers(answers: dict[str, Any]) -> Iterator[str]:
             yield f"{counted(answers[name], 'line')} {words}"
 
 
-def _clusters(url: str) -> Iterator[str]:
-    """Return the largest clusters, each with its size and its top words."""
+def _clusters(url: str, output: str) -> Iterator[str]:
+    """Return the largest clusters, each with its size, the name it was given, and its top words."""
     from hmrf_dask.documents.streams import read_whole
+    from hmrf_dask.jobs.names import names_given
+    from hmrf_dask.jobs.places import last_release
     from hmrf_dask.storage.whole_files import decode_parquet
 
     try:
         clusters = decode_parquet(read_whole(url, {})).to_pylist()
+        release = last_release(output)
+        names = names_given(output, release) if release is not None else {}
     except (OSError, ValueError) as error:  # damaged since it was published, or a store that fails
         yield f"clusters: cannot be read now ({in_words(error)}); see hmrf-dask inspect --verify"
         return
     clusters.sort(key=lambda cluster: -cluster["size"])
     yield bold("cluster      size  top words")
     for cluster in clusters[:MOST]:
-        words = " ".join(cluster["top_words"] or ())
-        yield cut_to_terminal(f"{cluster['cluster']:7} {cluster['size']:9,}  {words}")
+        words, number = " ".join(cluster["top_words"] or ()), cluster["cluster"]
+        name = f"{one_line(names[number])}: " if number in names else ""
+        yield cut_to_terminal(f"{number:7} {cluster['size']:9,}  {name}{words}")
     if len(clusters) > MOST:
         yield f"… {len(clusters) - MOST} more in the clusters file"
 
@@ -409,49 +428,23 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
         yield from _progress(inspection["progress"])
 
 
-def _asked(asked: Asked) -> Iterator[str]:
-    for number, question in enumerate(asked.questions, 1):
-        documents = [*question["documents"], *question["shown"]]
-        yield f"{bold(str(number))} {_document(asked, documents[0])}"
-        yield "  and" if question["kind"] == "pair" else "  which of these?"
-        yield from (f"  {_document(asked, other)}" for other in documents[1:])
-    yield f"{counted(asked.answers, 'answer')} so far in {relative(asked.journal)}"
-
-
-def _document(asked: Asked, name: str) -> str:
-    return one_line(f"{name}: {asked.texts[name]}" if name in asked.texts else name)
-
-
-def _exchange(exchange: Exchange) -> Iterator[str]:
-    yield f"{bold(counted(exchange.answers, 'answer'))} in {relative(exchange.journal)}"
-    if exchange.added or exchange.there or exchange.open:
-        yield (
-            f"{exchange.added:,} added of {exchange.file}, {exchange.there:,} were there, "
-            f"{exchange.open:,} without an answer"
-        )
-        if exchange.unsettled:
-            yield (
-                f"{exchange.unsettled:,} documents are not settled yet: a run leaves out what was "
-                "said of them until more is; pairs that it is to take as they are belong into an "
-                "answers file of the job"
-            )
-    else:
-        yield exchange.file
-
-
 def _release(release: dict[str, Any] | None) -> str:
     if release is None:
         return "no release yet"
-    counts = ", ".join(f"{n} {name}" for name, n in release["counts"].items())
     return (
         f"release {release['number']} of run {release['run']}, {release['when']}, "
-        f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {counts}"
+        f"{counted(release['files'], 'file')} ({release['hashed']} hashed): {_counts(release)}"
     )
 
 
 def _kept_release(release: dict[str, Any]) -> str:
-    counts = ", ".join(f"{n:,} {name}" for name, n in release["counts"].items())
-    return f"  {release['number']:3}  {release['when'][:16].replace('T', ' ')}  {counts}"
+    when = release["when"][:16].replace("T", " ")
+    return f"  {release['number']:3}  {when}  {_counts(release)}"
+
+
+def _counts(release: dict[str, Any]) -> str:
+    """Return what a release counts, all in the plural there."""
+    return ", ".join(counted(n, name.removesuffix("s")) for name, n in release["counts"].items())
 
 
 def _journal(journal: dict[str, Any]) -> str:
@@ -543,7 +536,11 @@ def _edited(edited: Edited) -> Iterator[str]:
     yield one_line(edited.said)
     job = "JOB" if edited.job is None else shlex.quote(relative(edited.job))
     undo = f"edit {shlex.quote(relative(edited.output))} --undo {edited.clusters[0]}"
-    yield from next_steps((f"run {job}", "does it"), (undo, "takes back what was done last"))
+    steps = [(f"run {job}", "does it")] if edited.next_run else []
+    if not edited.taken_back:
+        steps.append((undo, "takes it back"))
+    if steps:
+        yield from next_steps(*steps)
 
 
 def _exported(exported: Exported) -> Iterator[str]:
@@ -556,12 +553,12 @@ def _exported(exported: Exported) -> Iterator[str]:
 
 _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "Agreement": _agreement,
-    "Asked": _asked,
+    "Asked": asked_lines,
     "Classified": _classified,
     "DemoResult": _demo,
     "Difference": _difference,
     "Edited": _edited,
-    "Exchange": _exchange,
+    "Exchange": exchange_lines,
     "Exported": _exported,
     "Findings": _findings,
     "FitResult": _fit,

@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hmrf_dask.cli.group import Place, with_options
-from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.errors import ConfigurationError, HmrfWarning
 
 if TYPE_CHECKING:
     from hmrf_dask.progress import Tell
@@ -166,16 +167,15 @@ def _events(path: str) -> Iterator[Tell]:
     """Append events to a file, each a line as soon as it happens."""
     with _explained("--events-file", path):
         Path(path).open("a", encoding="utf-8").close()
-    with open(path, "a", encoding="utf-8") as file:
+    with open(path, "ab", buffering=0) as file:  # a line that fails is not tried again at the end
 
         def write(event: dict[str, Any]) -> None:
             """Write a line: what the event says in numbers and short texts, and when it was."""
             plain = {key: one for key, one in event.items() if not isinstance(one, list | dict)}
             line = json.dumps({"time": round(time.time(), 3), **plain}, default=str)
-            file.write(f"{line}\n")
-            file.flush()
+            file.write(f"{line}\n".encode())
 
-        yield write
+        yield _harmless(write, "--events-file", path)
 
 
 @contextmanager
@@ -187,23 +187,52 @@ def _kept(metrics: Metrics, path: str) -> Iterator[Tell]:
         """Put a new file in the place of the old one."""
         folder = os.path.dirname(path) or "."
         with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
-            file.write(metrics.text())
-            os.fchmod(file.fileno(), 0o644)  # whoever collects it is somebody else
-        os.replace(file.name, path)
+            try:
+                file.write(metrics.text())
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)  # whoever collects it is somebody else
+                os.replace(file.name, path)
+            except OSError:
+                os.unlink(file.name)
+                raise
 
-    def take(_: dict[str, Any]) -> None:
+    def take(event: dict[str, Any]) -> None:
         """Write it, not too often."""
         nonlocal written
-        if time.monotonic() - written > EVERY:
+        if not event or time.monotonic() - written > EVERY:
             written = time.monotonic()
             write()
 
     with _explained("--metrics-file", path):
         write()
+    take_if_possible = _harmless(take, "--metrics-file", path)
     try:
-        yield take
+        yield take_if_possible
     finally:
-        write()
+        take_if_possible({})
+
+
+def _harmless(tell: Tell, option: str, path: str) -> Tell:
+    """Report as `tell` does until that fails, which a warning says: who watches a run ends none."""
+    failed = False
+
+    def told(event: dict[str, Any]) -> None:
+        """Report if that is possible yet."""
+        nonlocal failed
+        if failed:
+            return
+        try:
+            tell(event)
+        except OSError as error:
+            failed = True
+            warnings.warn(
+                f"{option} {path} cannot be written any more ({error.strerror or error}); the "
+                "command goes on without it",
+                HmrfWarning,
+                stacklevel=2,
+            )
+
+    return told
 
 
 @contextmanager

@@ -245,7 +245,15 @@ def refuse_many(n_classes: int, where: str) -> None:
 
 
 def problem_of_id(document: str | int) -> str:
-    """Return why arrays of text cannot hold an id as it is, "" if they can."""
+    r"""Return why arrays of text cannot hold an id as it is, "" if they can.
+
+    Examples
+    --------
+    >>> problem_of_id("ticket 7"), problem_of_id(7)
+    ('', '')
+    >>> problem_of_id("a\0b")
+    "an id must have no NUL character, got 'a\\x00b'"
+    """
     text = str(document)
     if len(text) > MOST_CHARACTERS:
         return f"an id must have at most {MOST_CHARACTERS:,} characters, got {len(text):,}"

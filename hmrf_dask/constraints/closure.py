@@ -45,7 +45,14 @@ def _matrix(n_nodes: int, pairs: LabelArray) -> sp.coo_array:
 def members_by_number(
     numbers: LabelArray | IntArray, n_numbers: int
 ) -> tuple[IntArray, LabelArray]:
-    """Return where the members of each number start, and the members, ascending in each."""
+    """Return where the members of each number start, and the members, ascending in each.
+
+    Examples
+    --------
+    >>> starts, members = members_by_number(np.array([1, 0, 1]), 2)
+    >>> members[starts[1] : starts[2]].tolist()
+    [0, 2]
+    """
     starts = np.zeros(n_numbers + 1, np.int64)
     np.cumsum(np.bincount(numbers, minlength=n_numbers), out=starts[1:])
     return starts, np.argsort(numbers, kind="stable").astype(np.int32)

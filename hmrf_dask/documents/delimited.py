@@ -364,7 +364,13 @@ def _numbers(cell: str) -> list[float] | str:
 
 
 def delimiter_of(data: bytes) -> str:
-    """Return what separates the cells of a CSV file: the commonest in its first line."""
+    r"""Return what separates the cells of a CSV file: the commonest in its first line.
+
+    Examples
+    --------
+    >>> delimiter_of(b"id;title;text\n7;Cats, dogs, and more;...\n")
+    ';'
+    """
     header = data[:_HEADER_BYTES].replace(b"\r", b"\n").partition(b"\n")[0].decode("latin-1")
     return max(_DELIMITERS, key=header.count)
 

@@ -303,7 +303,13 @@ def _matching(
 
 
 def is_relative(pattern: str) -> bool:
-    """Return whether a path is seen from the folder of its manifest."""
+    """Return whether a path is seen from the folder of its manifest.
+
+    Examples
+    --------
+    >>> is_relative("texts/*.csv"), is_relative("/data/texts"), is_relative("s3://bucket/texts")
+    (True, False, False)
+    """
     return is_local(pattern) and "://" not in pattern and not pattern.startswith(("/", "~"))
 
 

@@ -137,6 +137,7 @@ _MOST_SHOWN: Final = 20  # mistakes
 _KNOWN: Final = "; known are "
 _PLAIN_NAME: Final = re.compile(r"[\w$. -]{1,100}")
 JOB_FILE: Final = "job.yaml"  # what `init` calls it
+JOBS: Final = "hmrf-dask/job/"  # what $schema of a job begins with
 OUTPUTS: Final = {"LATEST", "releases"}  # of which each output has one
 DOCUMENTS: Final = (
     ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq", ".gz", ".zst", ".zstd", ".txt", ".md",
@@ -241,6 +242,24 @@ def _refuse_documents(address: str, wanted: str) -> None:
         f"{address} is {what}, not a {wanted}: `hmrf-dask init {address}` makes a job for it, and "
         "says what to do next"
     )
+
+
+def refuse_job(address: str) -> None:
+    """Refuse a job file, or the folder it lies in, where its output belongs, and say which is."""
+    path = local_path(address) if is_local(address) else ""
+    if os.path.isdir(path) and not any(os.path.exists(f"{path}/{name}") for name in OUTPUTS):
+        job, what = os.path.join(address, JOB_FILE), "the folder of a job"
+    elif path.endswith((".yaml", ".yml")):
+        job, what = address, "a job file"
+    else:
+        return
+    if not os.path.isfile(local_path(job)):
+        return
+    content = parse_yaml(read_whole(job, {}, YAML_BYTES), job)
+    output = content.get("output")
+    if str(content.get("$schema")).startswith(JOBS) and isinstance(output, str):
+        where = output if "://" in output else os.path.join(os.path.dirname(job), output)
+        raise ConfigurationError(f"{address} is {what}, not its output: that is {where}, give it")
 
 
 def refuse_other_kind(content: dict[str, Any], name: str, wanted: str) -> None:

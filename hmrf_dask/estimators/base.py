@@ -59,7 +59,6 @@ from hmrf_dask.fit.suggestion import Asked, Span, suggest, warn_of_doubt
 from hmrf_dask.kernels.metric import metric_of, vectors_before, vectors_under
 from hmrf_dask.parameters import PARAMETERS
 from hmrf_dask.progress import SoFar, Tell, nothing, verbosely
-from hmrf_dask.report.content import HTML
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.types import FloatArray
 
@@ -131,6 +130,8 @@ class HMRFEstimator(
         run_dir : str or path, optional
             Folder or URL where every iteration is committed; a fit that was stopped resumes from
             there to the same bits. Without it a temporary one lives as long as `labels_` need it.
+            The report of the fit goes there, too, where rows times clusters are at most
+            50,000,000; of more rows `report` writes it.
 
         Examples
         --------
@@ -175,9 +176,7 @@ class HMRFEstimator(
             self.choice_of_k_ = choice
             self._take_labels(fitted, lazy=is_lazy(X), scratch=run_dir is None)
             if run_dir is not None and self._reports:
-                tell({"step": "write the report page"})
-                self._write_report(corpus, constraints, os.fspath(run_dir))
-                tell({"report": f"{os.fspath(run_dir)}/{HTML}"})
+                self._report_into(os.fspath(run_dir), corpus, constraints, tell)
         return self
 
     def _asked(

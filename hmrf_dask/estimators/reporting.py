@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from hmrf_dask.estimators.prediction import OUTLIER
 from hmrf_dask.flow.dataflow import DaskFlow, share_array, tree
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
+from hmrf_dask.redaction import shortened
 from hmrf_dask.report.agreement import compared
 from hmrf_dask.report.alerts import Facts, alerts_of
 from hmrf_dask.report.broken import broken_pairs, broken_shown, chains_in
@@ -61,8 +63,12 @@ from hmrf_dask.types import AnyArray
 
 if TYPE_CHECKING:
     from hmrf_dask.estimators.base import HMRFEstimator
+    from hmrf_dask.progress import Tell
 
+log = logging.getLogger("hmrf_dask")
 Documents = list[list[Text]]  # sampled, typical, borderline, with broken answers
+# Rows times clusters that a fit compares once more for a report that nobody asked for: 4 seconds.
+MOST_COMPARED: Final = 50_000_000
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "llvmlite")
 _SHOWN: Final = 12  # sizes of clusters in a notebook
 _MOST_DOUBTFUL: Final = 50
@@ -86,8 +92,9 @@ class Reporting:
     ) -> Report:
         """Return the report of the fit: alerts, map, words, documents, broken pairs, convergence.
 
-        It reads the rows once. In a notebook it is shown as a page. A fit with a `run_dir` writes
-        one there by itself, without texts and classes.
+        It reads the rows once, and compares each with all clusters. In a notebook it is shown as a
+        page. A fit with a `run_dir` writes one there by itself, without texts and classes, where
+        rows times clusters are at most 50,000,000.
 
         Parameters
         ----------
@@ -150,21 +157,36 @@ class Reporting:
         """
         return ConvergenceDisplay.from_estimator(cast("HMRFEstimator", self), terms=terms, ax=ax)
 
-    def _write_report(self, corpus: Corpus, constraints: Constraints | None, run_dir: str) -> None:
-        """Write the report of a fit into its run directory; what goes wrong is a warning."""
+    def _report_into(
+        self, run_dir: str, corpus: Corpus, constraints: Constraints | None, tell: Tell
+    ) -> None:
+        """Write the report of a fit into its run directory, unless it would take long.
+
+        What goes wrong is a warning: the fit is done, whatever happens here.
+        """
         model = cast("HMRFEstimator", self)
+        if corpus.n_rows * model.n_clusters_ > MOST_COMPARED:
+            log.info(
+                "the fit wrote no report, which compares all %s rows with all %s clusters once "
+                "more: report(X, path=%r) writes it",
+                f"{corpus.n_rows:,}", f"{model.n_clusters_:,}", run_dir,
+            )  # fmt: skip
+            return
+        tell({"step": "write the report page"})
         try:
             title = run_dir.rstrip("/").rpartition("/")[2]
             made = report_of(model, corpus, constraints, words=model._words_of(None), title=title)
             write_report(made, run_dir)
-        except Exception as error:  # noqa: BLE001 - the fit is done, whatever happens here
+        except Exception as error:  # noqa: BLE001 - as above
             words = str(error) if isinstance(error, HmrfError) else in_words(error)
             warnings.warn(
-                f"the report could not be written ({words}); the fit is whole, and report() tries "
-                "again",
+                f"the report could not be written ({words}); the fit is whole, and "
+                f"report(X, path={run_dir!r}) tries again",
                 HmrfWarning,
                 stacklevel=4,
             )
+        else:
+            tell({"report": f"{run_dir.rstrip('/')}/{HTML}"})
 
     def _words_of(self, words: Any) -> Words | None:
         """Return what columns are called, as `report` takes it; None where that is not known."""
@@ -175,13 +197,13 @@ class Reporting:
         if hasattr(given, "steps") and hasattr(given[-1], "components_"):
             components, given = np.asarray(given[-1].components_), given[:-1]
         names = given.get_feature_names_out() if hasattr(given, "get_feature_names_out") else given
-        names = np.asarray(names, np.str_)
+        names = np.asarray(names, np.str_)  # of a dictionary or a text no list
         n_features = cast("HMRFEstimator", self).n_features_in_
-        n_columns = len(names) if components is None else len(components)
+        n_columns = len(np.atleast_1d(names) if components is None else components)
         if names.ndim != 1 or n_columns != n_features:
             raise ConfigurationError(
                 f"words must be a vectoriser, or names, of the {n_features} columns of X, got "
-                f"{n_columns}"
+                f"{n_columns if names.ndim == 1 else shortened(given)}"
             )
         return Words(lambda columns: names[columns].tolist(), n_features, components)
 
@@ -351,7 +373,7 @@ def _text_reader(texts: Any, corpus: Corpus, wanted: set[str]) -> Callable[[str]
     """Return what gives the text of a document."""
     if isinstance(texts, Mapping):
         by_id = {str(name): texts[name] for name in texts if str(name) in wanted}
-        return lambda name: str(by_id.get(name, ""))
+        return lambda name: _text(by_id.get(name))
     if isinstance(texts, str) or not hasattr(texts, "__len__") or len(texts) != corpus.n_rows:
         got = f"{len(texts)}" if hasattr(texts, "__len__") else type(texts).__name__
         raise InvalidInputError(
@@ -360,7 +382,11 @@ def _text_reader(texts: Any, corpus: Corpus, wanted: set[str]) -> Callable[[str]
         )
     places = _rows_named(corpus, wanted)
     at = texts.iloc if hasattr(texts, "iloc") else texts
-    return lambda name: str(at[places[name]])
+    return lambda name: _text(at[places[name]])
+
+
+def _text(value: Any) -> str:
+    return "" if _is_missing(value) else str(value)
 
 
 def _rows_named(corpus: Corpus, wanted: set[str]) -> dict[str, int]:
@@ -380,12 +406,13 @@ def _found(block: RowBlock, wanted: pa.Array) -> dict[str, int]:
 
 def _agreement(model: HMRFEstimator, corpus: Corpus, classes: Any) -> Any:
     """Return how well clusters fit known classes, counted partition by partition."""
-    known = np.asarray(classes, dtype=object).ravel()
-    if len(known) != corpus.n_rows:
+    known = np.asarray(classes, dtype=object)
+    if known.shape != (corpus.n_rows,):
+        got = len(known) if known.ndim == 1 else f"the shape {known.shape}"
         raise InvalidInputError(
-            f"classes must be one for each of the {corpus.n_rows} rows, got {len(known)}"
+            f"classes must be one for each of the {corpus.n_rows} rows, got {got}"
         )
-    missing = np.fromiter((one is None or one != one for one in known), np.bool_, len(known))
+    missing = np.fromiter(map(_is_missing, known), np.bool_, len(known))
     names = np.where(missing, "", known).astype(np.str_)
     flow = DaskFlow()
     called = share_array(flow, model.cluster_ids_)
@@ -401,6 +428,20 @@ def _agreement(model: HMRFEstimator, corpus: Corpus, classes: Any) -> Any:
     table: Contingency = flow.compute([tree(flow, merge, tables)])[0]
     cells = (table.classes[table.rows], table.clusters[table.columns], table.counts)
     return compared(*(cell.tolist() for cell in cells))
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, or one of those of pandas, which are equal to nothing.
+
+    Examples
+    --------
+    >>> _is_missing(None), _is_missing(float("nan")), _is_missing("")
+    (True, True, False)
+    """
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA does not say
+        return True
 
 
 def _tabulated(

@@ -53,7 +53,13 @@ class Turn(NamedTuple):
 
 
 def ignores_pairs(name: str) -> bool:
-    """Return whether a candidate is first run as if there were no pairs."""
+    """Return whether a candidate is first run as if there were no pairs.
+
+    Examples
+    --------
+    >>> ignores_pairs(f"{UNCONSTRAINED}0"), ignores_pairs("neighborhoods")
+    (True, False)
+    """
     return name.startswith(UNCONSTRAINED)
 
 

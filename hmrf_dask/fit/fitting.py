@@ -45,6 +45,7 @@ from hmrf_dask.fit.problem import (
 from hmrf_dask.fit.refinement import refines
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
 from hmrf_dask.fit.starts import initialise, prepare_start_sample
+from hmrf_dask.fit.trimming import is_trimmed, keep_outliers_out
 from hmrf_dask.flow.clients import in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array, tree
@@ -216,22 +217,24 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Tell) -> Fitt
     centroids = _first_centroids(asked, engine, partial(sample, None))
     journal = Journal(run, progress)
     commit = journal.open(problem)
-    metric = MetricSteps(engine, corpus, 4 * work.facts.nbytes <= memory_of_all())
+    metric = None
+    if settings.metric:
+        metric = MetricSteps(engine, corpus, 4 * work.facts.nbytes <= memory_of_all())
     if commit is None or commit.record["phase"] == "start":
         begin = partial(
             initialise, engine, journal, partial(sample, linked, asked.last), centroids, asked.last
         )
     else:
-        engine = metric.resumed(commit)
+        engine = metric.resumed(commit) if metric else engine
         begin = partial(resume, engine, commit)
     fit = Fit(engine, journal, settings.max_iter, work.refining)
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()), buffers_kept():
         state, stop = fit.run(begin)
-        if settings.metric and not fit.trimmed:
+        if metric and not is_trimmed(fit):
             state, stop = follow_labels(metric, fit, state, stop)
         if settings.trim_outliers:
-            state, stop = fit.trim(stop)
+            state, stop = keep_outliers_out(fit, stop)
         flow.settle()
     stop = stop or UNFINISHED
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
@@ -297,7 +300,8 @@ def _warn_of_zero_rows(facts: Facts, distortion: Distortion) -> None:
         shown = ", ".join(repr(document) for _, document in facts.zero_rows)
         warnings.warn(
             f"{facts.n_zero} rows are zero and have no direction (rows {shown}): "
-            f"{distortion.name} keeps them at distance 1 from every cluster",
+            f"{distortion.name} keeps them at distance 1 from every cluster; a text is zero where "
+            "it has no word that counts",
             HmrfWarning,
             stacklevel=5,
         )

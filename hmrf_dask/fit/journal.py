@@ -189,7 +189,8 @@ class Journal:
         """Write the events of an iteration, and log it."""
         state, steps, moved = iteration.state, dict(iteration.steps), iteration.moved
         value = state.energy.value
-        log.debug("%s %d: J %.9g, %s", phase, number, value, rows_moved(number, moved))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %d: J %.9g, %s", phase, number, value, rows_moved(number, moved))
         event = {"event": "iteration", "commit": self.committed, "phase": phase}
         event |= {"iteration": number, "moved": moved, "stop": iteration.stop}
         event |= state.energy.terms()
@@ -303,7 +304,14 @@ def recut(engine: Engine, commit: Commit) -> LabelFiles:
 
 
 def overlapping(files: Sequence[LabelsFile], first_row: int, n_rows: int) -> list[LabelsFile]:
-    """Return the files that hold some of these rows: a task is given no others."""
+    """Return the files that hold some of these rows: a task is given no others.
+
+    Examples
+    --------
+    >>> files = [LabelsFile(name, "", row, 10, name) for name, row in (("a", 0), ("b", 10))]
+    >>> [file.name for file in overlapping(files, first_row=8, n_rows=2)]
+    ['a']
+    """
     last_row = first_row + n_rows
     return [
         file

@@ -1,9 +1,9 @@
 """HMRF-KMeans (KDD 2004, fig. 2): initialise, then E-step, M-step A, M-step B until labels stand.
 
 A warm-up comes before where the distortion is smoothed, refinement after; then a full metric may
-follow the labels, and the fit goes on (`metric_steps`). Every iteration is one
-commit, and a function of the corpus, the constraints and the commit before it: so a fit that was
-stopped resumes from its last commit to the same bits.
+follow the labels (`metric_steps`), or outliers be kept out of centroids (`trimming`), and the fit
+goes on. Every iteration is one commit, and a function of the corpus, the constraints and the commit
+before it: so a fit that was stopped resumes from its last commit to the same bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from hmrf_dask.fit.m_step import (
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.problem import LabelFiles, undecided_labels
 from hmrf_dask.fit.refinement import first_variation
-from hmrf_dask.fit.trimming import by_nearest_clusters, limited
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
 from hmrf_dask.types import FloatArray
@@ -41,7 +40,6 @@ LAST_ITERATIONS = 5  # that `tol` compares: one alone may lower J little, and th
 LAST_STEPS = 4 * LAST_ITERATIONS  # no iteration has more steps than four
 IN_EVERY_ITERATION = ("A", "variation")  # one of these steps
 TRIM = "trim-"  # phases that keep outliers out of centroids: trim-1, trim-2 …
-MOST_TRIMS = 4  # the first two find most of the outliers, more than four nothing
 MOST_ROUNDS = 1000  # of refinement; each lowers J, so this is a guard and not a tuning knob
 Steps = tuple[tuple[str, float], ...]  # of one iteration: their names, and J after each
 
@@ -88,21 +86,16 @@ class Fit:
     max_iter: int  # most iterations of E-step and M-steps
     refining: bool  # whether refinement follows them
     # Held here alone: a frame that held an earlier one would keep its K × d arrays alive.
-    _state: State = field(init=False, repr=False)
-    _done: int = field(default=0, init=False)  # iterations of the present phase
-    _trim: int = field(default=0, init=False)  # the phase under limits where it stands
-
-    @property
-    def trimmed(self) -> bool:
-        """Whether outliers are kept out of centroids: rows are under limits from then on."""
-        return self._trim > 0
+    state: State = field(init=False, repr=False)
+    phase: str = field(default="", init=False)  # the last one
+    done: int = field(default=0, init=False)  # its iterations
 
     def run(self, initialise: Callable[[], Position]) -> tuple[State, str | None]:
         """Run to the end; return the last state and why it ended, None at the most iterations."""
         engine = self.engine
         # 1. Initialise: from must-link neighbourhoods (section 3.3), or where a stopped fit stood.
-        phase, done, stop, self._state = initialise()
-        self._done = done
+        phase, done, stop, self.state = initialise()
+        self.phase, self.done = phase, done
         if phase == "warm-up":
             self._warm_up(done)
             phase, done = "fit", 0
@@ -110,7 +103,7 @@ class Fit:
         if phase == "fit":
             numbers = range(done, self.max_iter - (self.record.n_iter - done))  # less the start's
             stop = stop or self._repeat(
-                "fit", numbers, lambda number: fit_iteration(engine, self._state, number)
+                "fit", numbers, lambda number: fit_iteration(engine, self.state, number)
             )
             if self.refining:
                 phase, done, stop = "refine", 0, None
@@ -118,39 +111,17 @@ class Fit:
         if phase == "refine":
             numbers = range(done, MOST_ROUNDS)
             stop = stop or self._repeat(
-                "refine", numbers, lambda _: refine_iteration(engine, self._state)
+                "refine", numbers, lambda _: refine_iteration(engine, self.state)
             )
+        # 4. Or go on under limits, which the paper has not: rows beyond count in no centroid.
         if phase.startswith(TRIM):
-            self._trim = int(phase.removeprefix(TRIM))
-        return self._state, stop
-
-    def trim(self, stop: str | None) -> tuple[State, str | None]:
-        """Keep outliers out of centroids, in phases with limits of their own, from where it stands.
-
-        One that ends in its first iteration found no row to keep out or to let in: the last. What
-        J held out of a narrow cluster then goes where `predict` puts it, a phase of no iterations.
-        """
-        engine, most = self.engine, MOST_ROUNDS if self.refining else self.max_iter
-        for number in range(max(self._trim, 1), MOST_TRIMS + 1):
-            if number != self._trim:
-                self._trim = number
-                engine.number, stop = self.record.next, None
-                state = limited(engine, self._state)
-                first = Iteration(state, steps=(("limits", state.energy.value),))
-                self._keep(f"{TRIM}{number}", 0, first)
+            numbers = range(done, MOST_ROUNDS if self.refining else self.max_iter)
             stop = stop or self._repeat(
-                f"{TRIM}{number}", range(self._done, most),
-                lambda _: trimmed_iteration(engine, self._state, refining=self.refining),
-            )  # fmt: skip
-            if self._done <= 1:  # 0 where a stopped fit had come to its end
-                break
-        engine.number = self.record.next
-        state, moved = by_nearest_clusters(engine, self._state)
-        if moved:
-            steps = (("limits", state.energy.value),)
-            last = Iteration(state, moved, steps, stop=stop or UNFINISHED)
-            self._keep(f"{TRIM}{self._trim + 1}", 0, last)
-        return self._state, stop
+                phase,
+                numbers,
+                lambda _: trimmed_iteration(engine, self.state, refining=self.refining),
+            )
+        return self.state, stop
 
     def _repeat(
         self, phase: str, numbers: range, iterate: Callable[[int], Iteration]
@@ -159,7 +130,7 @@ class Fit:
         for number in numbers:
             self.engine.number = self.record.next
             iteration = iterate(number)
-            check_progress(self._state, iteration.state)
+            check_progress(self.state, iteration.state)
             iteration = self._judged(phase, iteration)
             self._keep(phase, number + 1, iteration)
             if iteration.stop is not None:
@@ -186,13 +157,13 @@ class Fit:
         smoothings = self.engine.problem.distortion.warm_smoothings
         for number in range(done, len(smoothings)):
             self.engine.number = self.record.next
-            iteration = warm_iteration(self.engine, self._state, smoothings[number], number)
+            iteration = warm_iteration(self.engine, self.state, smoothings[number], number)
             self._keep("warm-up", number + 1, iteration)
         self.engine.number = self.record.next
-        self._keep("fit", 0, end_warm_up(self.engine, self._state))
+        self._keep("fit", 0, end_warm_up(self.engine, self.state))
 
     def _keep(self, phase: str, number: int, iteration: Iteration) -> None:
-        self._state, self._done = iteration.state, number
+        self.state, self.phase, self.done = iteration.state, phase, number
         self.record.keep(phase, number, iteration)
 
 

@@ -140,7 +140,13 @@ SHARE = 0.9  # of features in effect that the entropy rule must leave: (Σa)²/(
 
 
 def effective_share(weights: FloatArray) -> float:
-    """Return (Σa)²/(d Σa²): 1 when all features weigh the same, 1/d when one weighs all."""
+    """Return (Σa)²/(d Σa²): 1 when all features weigh the same, 1/d when one weighs all.
+
+    Examples
+    --------
+    >>> effective_share(np.ones(4)), effective_share(np.array([9.0, 0.0, 0.0, 0.0]))
+    (1.0, 0.25)
+    """
     return float(weights.sum() ** 2 / (len(weights) * (weights * weights).sum()))
 
 

@@ -13,13 +13,13 @@ from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.constraints.closure import ConstraintGraph
 from hmrf_dask.distortions.base import Distortion, Extent
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
+from hmrf_dask.kernels.distances import clusters_of
 from hmrf_dask.linked.layout import LinkedLayout
 from hmrf_dask.linked.plan import RowSizes, plan_layout
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import LabelledPartition, first_labels, gather_rows
 from hmrf_dask.tasks.rounds import Cutting, cut_problem
-from hmrf_dask.tasks.trimming import clusters_of
 from hmrf_dask.types import AnyArray, FloatArray, IntArray, LabelArray
 
 ENTRY_BYTES = 8  # value and index of an entry

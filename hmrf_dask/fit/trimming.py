@@ -1,14 +1,55 @@
-"""Phases that keep outliers out of centroids: the limits of each, and J under them."""
+"""Outliers kept out of centroids: phases after a fit, each under limits of its own.
+
+J then counts a row at most its limit (`tasks/trimming.py`). The limits are those of a phase's first
+centroids, so that J falls within the phase; the next phase measures them again.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+from hmrf_dask.fit.loop import TRIM, UNFINISHED, Fit, Iteration, Position
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import share_array, tree
 from hmrf_dask.tasks.model import Limits, State
 from hmrf_dask.tasks.outliers import added, by_nearest, reach_of, remote_counts
 from hmrf_dask.tasks.partitions import StoredLabels
+
+MOST = 4  # phases: the first two find most of the outliers, more than four nothing
+
+
+def is_trimmed(fit: Fit) -> bool:
+    """Return whether the rows of a fit are under limits."""
+    return fit.phase.startswith(TRIM)
+
+
+def keep_outliers_out(fit: Fit, stop: str | None) -> tuple[State, str | None]:
+    """Repeat, from the end of a fit: limits of its centroids, and the fit resumed under these.
+
+    A phase that ends in its first iteration found no row to keep out or to let in: the last. What
+    J held out of a narrow cluster then goes where `predict` puts it, a phase of no iterations.
+    Return the state of the last end, and why it ended.
+    """
+    number = int(fit.phase.removeprefix(TRIM)) if is_trimmed(fit) else 0
+    while number == 0 or (number < MOST and fit.done > 1):  # 0 where a stopped fit was at its end
+        number += 1
+        stop = fit.run(partial(_begin, fit, f"{TRIM}{number}"))[1]
+    fit.engine.number = fit.record.next
+    state, moved = by_nearest_clusters(fit.engine, fit.state)
+    if not moved:
+        return fit.state, stop
+    steps = (("limits", state.energy.value),)
+    last = Iteration(state, moved, steps, stop=stop or UNFINISHED)
+    fit.record.keep(f"{TRIM}{number + 1}", 0, last)
+    return state, stop
+
+
+def _begin(fit: Fit, phase: str) -> Position:
+    """Keep the state that a phase begins with; return it."""
+    state = limited(fit.engine, fit.state)
+    fit.record.keep(phase, 0, Iteration(state, steps=(("limits", state.energy.value),)))
+    return Position(phase, 0, None, state)
 
 
 def limited(engine: Engine, state: State) -> State:

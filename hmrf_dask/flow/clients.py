@@ -310,6 +310,17 @@ def within(what: str, function: Callable[[], T], *, seconds: float | None = None
     >>> within("the answer must come", lambda: 7, seconds=60)
     7
     """
+    return answer_of(on_a_thread(function), what, seconds=seconds)
+
+
+def on_a_thread(function: Callable[[], T]) -> Future[T]:
+    """Return the future of function(), called on a thread that nobody has to wait for.
+
+    Examples
+    --------
+    >>> on_a_thread(lambda: 7).result(timeout=60)
+    7
+    """
     future: Future[T] = Future()
 
     def call() -> None:
@@ -321,7 +332,7 @@ def within(what: str, function: Callable[[], T], *, seconds: float | None = None
 
     future.set_running_or_notify_cancel()
     threading.Thread(target=call, name="hmrf-within", daemon=True).start()
-    return answer_of(future, what, seconds=seconds)
+    return future
 
 
 @contextmanager

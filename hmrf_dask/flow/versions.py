@@ -86,21 +86,21 @@ def _versions_there(client: Any) -> dict[str, Versions]:
     """
     packages = [OURS, *LIBRARIES]
     what = "scheduler and workers must say which versions they have"
-    told = ask(client, what, lambda: client.get_versions(packages=packages), seconds=SECONDS)
-    workers = {name: _row(worker) for name, worker in told["workers"].items()}
+    answer = ask(client, what, lambda: client.get_versions(packages=packages), seconds=SECONDS)
+    workers = {name: _row(worker) for name, worker in answer["workers"].items()}
     able = [name for name, row in workers.items() if row[OURS] != MISSING]
     run = partial(client.run, instruction_set, workers=able, on_error="return")
     sets = ask(client, what, run, seconds=SECONDS) if able else {}
     for name, row in workers.items():
         if isinstance(sets.get(name), str):
             row[INSTRUCTIONS] = sets[name]
-    return {"scheduler": _row(told["scheduler"]), **workers}
+    return {"scheduler": _row(answer["scheduler"]), **workers}
 
 
-def _row(told: Mapping[str, Any]) -> dict[str, str]:
-    """Return one row of what Dask was told; Python as 3.11.4, without what follows."""
-    python = ".".join(str(told["host"]["python"]).split(".")[:3])
-    packages = {name: str(told["packages"].get(name) or MISSING) for name in COLUMNS[1:-1]}
+def _row(versions: Mapping[str, Any]) -> dict[str, str]:
+    """Return one row of what Dask's question brought; Python as 3.11.4, without what follows."""
+    python = ".".join(str(versions["host"]["python"]).split(".")[:3])
+    packages = {name: str(versions["packages"].get(name) or MISSING) for name in COLUMNS[1:-1]}
     return {"python": python, **packages}
 
 

@@ -224,7 +224,15 @@ def table_of(place: Place, files: Files, columns: list[str] | None = None) -> pa
 
 
 def require_columns(wanted: Sequence[str] | None, there: Sequence[str]) -> None:
-    """Refuse columns that assignments do not have, naming those that they have."""
+    """Refuse columns that assignments do not have, naming those that they have.
+
+    Examples
+    --------
+    >>> require_columns(["size"], ["doc_id", "cluster"])
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.errors.InvalidInputError: columns must be among those of the assignments ...
+    """
     unknown = [column for column in wanted or () if column not in there]
     if unknown:
         raise InvalidInputError(
@@ -242,7 +250,13 @@ def by_key(files: Files) -> dict[str, Files]:
 
 
 def key_of(name: str) -> str:
-    """Return what the rows of a file of assignments are called."""
+    """Return what the rows of a file of assignments are called.
+
+    Examples
+    --------
+    >>> key_of("runs/4fce/assignments/0a1b2c-00000.parquet")
+    '0a1b2c'
+    """
     return name.rpartition("/")[2].partition("-")[0]
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from hmrf_dask.answers.journal import journal_address, open_journal
 from hmrf_dask.answers.records import EDITS, FREEZE, MERGE, NAME, SPLIT, UNDO, Entry
@@ -20,6 +21,7 @@ from hmrf_dask.jobs.parent import JOB
 from hmrf_dask.jobs.places import last_release
 from hmrf_dask.jobs.reshape import Edit, Edits, frozen_by, in_words
 from hmrf_dask.parameters import PARAMETERS
+from hmrf_dask.redaction import shortened
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.storage.sealed import unseal
 
@@ -105,6 +107,8 @@ class Edited:
         later = "; a run is at work now, which does not see it, but the one after it does"
         return f"with the next run {subject} {what}{later * self.at_work}"
 
+
+LONGEST_NAME: Final = 200  # characters: it stands in tables, headings and lists
 
 # What the next run does for an edit, and for one that is taken back.
 _BY_EDITS = {
@@ -267,6 +271,10 @@ class Editing:
         words = " ".join(name.split())
         if not words:
             raise InvalidInputError("a name must not be empty, got one; undo takes a name back")
+        if len(words) > LONGEST_NAME:
+            raise InvalidInputError(
+                f"a name must have at most {LONGEST_NAME} characters, got {len(words):,}"
+            )
         near = self.of(cluster).nearest(cluster)
         if not near:
             raise InvalidInputError(
@@ -288,7 +296,12 @@ class Editing:
 
     def save(self, kind: str, clusters: Sequence[int]) -> Edited:
         """Save an edit of clusters for the next run."""
-        wanted = tuple(int(cluster) for cluster in clusters)
+        given: tuple[Any, ...] = tuple(clusters) if hasattr(clusters, "__iter__") else (clusters,)
+        if not all(map(_is_whole, given)):
+            raise InvalidInputError(
+                f"clusters must be given by their numbers, whole ones, got {shortened(clusters)}"
+            )
+        wanted = tuple(int(cluster) for cluster in given)
         for cluster in wanted:
             self.of(cluster)
         entry = Entry(self.new_id(), kind, clusters=wanted, release=self.model.release)
@@ -394,3 +407,7 @@ class Editing:
             job=self.model.ledger.get(JOB),
             journal=self.journal.address,
         )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -7,13 +7,16 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from hmrf_dask.answers.records import MADE, NAME, Entry
 from hmrf_dask.answers.standing import standing
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, counted, in_words
+from hmrf_dask.flow.clients import on_a_thread
 from hmrf_dask.redaction import shortened
 from hmrf_dask.storage.sealed import digest
 
@@ -25,6 +28,7 @@ Namer = Callable[[list[str], list[str]], str]
 ALLOWED: Final = "HMRF_DASK_NAMERS"
 TEXT: Final = 500  # characters of a text that a namer is given
 LONGEST: Final = 80  # characters of a name
+SECONDS: Final = 300.0  # for one: a model on this machine may take a minute
 _CALLABLE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -81,9 +85,10 @@ def find_namer(named: str, *, by_file: bool) -> Namer:
         if not _CALLABLE.fullmatch(named):
             raise ImportError("it is not module:callable")
         found = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # somebody else's code: it may raise anything
         raise ConfigurationError(
-            f"a namer must be a callable that can be imported, got {shortened(named)}: {error}"
+            f"a namer must be a callable that can be imported, got {shortened(named)}: "
+            f"{in_words(error)}"
         ) from error
     return checked(found)
 
@@ -155,22 +160,28 @@ def _keys(editing: Editing, identity: str) -> dict[int, str]:
 
 
 def _called(editing: Editing, namer: Namer, clusters: Sequence[int]) -> dict[int, str]:
-    """Call a namer for clusters; return the names that came of it, and warn of what did not."""
+    """Call a namer for clusters; return the names that came of it, and warn of what did not.
+
+    One that gives no answer in time is not called for the clusters that follow.
+    """
     model, wrong = editing.model, list[str]()
     names: dict[int, str] = {}
     near = {cluster: model.nearest(cluster) for cluster in clusters}
     texts = model._texts([one for ids in near.values() for one in ids])
     for cluster, ids in near.items():
         given = [texts[one][:TEXT] for one in ids if one in texts]
+        answer = on_a_thread(partial(namer, model.top_words(cluster), given))
         try:
-            name = _as_name(namer(model.top_words(cluster), given))
-        except Exception as error:  # noqa: BLE001 - somebody else's code
-            wrong.append(f"cluster {cluster}: {type(error).__name__}: {in_words(error)}")
-        else:
-            names[cluster] = name
+            if not wait([answer], SECONDS).done:
+                wrong.append(f"cluster {cluster}: no answer within {SECONDS:g} s")
+                break
+            names[cluster] = _as_name(answer.result())
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code
+            wrong.append(f"cluster {cluster}: {in_words(error)}")
     if wrong:
+        n_nameless = len(clusters) - len(names)
         warnings.warn(
-            f"the namer gave no name for {counted(len(wrong), 'cluster')}, for which words stand "
+            f"the namer gave no name for {counted(n_nameless, 'cluster')}, for which words stand "
             f"({wrong[0]:.200}); it is asked again the next time",
             HmrfWarning,
             stacklevel=3,

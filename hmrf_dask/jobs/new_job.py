@@ -267,7 +267,8 @@ def _columns(file: str, records: FirstRecords, wanted: Wanted) -> dict[str, Any]
         raise InvalidInputError(
             f"{file}: must have a column that is called id or the like, or whose values are all "
             f"unlike, got {_shown(records)}; name it by --id COLUMN, or write a manifest that says "
-            "which column is the id; documents are known by their ids from run to run"
+            "which column is the id; documents are known by their ids from run to run, so where no "
+            "column tells them apart add one, such as a number that stays with its row"
         )
     if not wanted.id and not names_it(id_, records):
         raise InvalidInputError(
@@ -386,7 +387,13 @@ def text_settings(texts: Sequence[str], n_documents: int | None) -> dict[str, An
 
 
 def n_clusters_for(n_documents: int | None) -> int | str:
-    """Return K for so few documents that it cannot be chosen, the rule of thumb √(n / 2)."""
+    """Return K for so few documents that it cannot be chosen, the rule of thumb √(n / 2).
+
+    Examples
+    --------
+    >>> n_clusters_for(18), n_clusters_for(10**6)
+    (3, 'auto')
+    """
     if n_documents is None or n_documents >= FEW:
         return AUTO
     return max(2, round(math.sqrt(n_documents / 2)))

@@ -251,7 +251,13 @@ def verified_model(storage: Storage, release: Release) -> str:
 
 
 def model_of(files: Iterable[str]) -> str:
-    """Return the folder of the model among the files of a release, below the output."""
+    """Return the folder of the model among the files of a release, below the output.
+
+    Examples
+    --------
+    >>> model_of(["runs/4fce/run.json", "runs/4fce/model/model.json"])
+    'runs/4fce/model'
+    """
     return next(name.removesuffix("/model.json") for name in files if name.endswith("/model.json"))
 
 

@@ -10,10 +10,10 @@ from hmrf_dask.documents.sources import segments_of
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.fit.preparation import check_memory, hashing_task, table_task
 from hmrf_dask.jobs.inputs import DocumentSource
+from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.packs import Pack, packed
 from hmrf_dask.jobs.parent import MADE_OF
 from hmrf_dask.jobs.quarantine import check_records, without_repeated
-from hmrf_dask.jobs.recipe import Text
 from hmrf_dask.jobs.rows import (
     CountedPack,
     JobRows,

@@ -18,9 +18,8 @@ from hmrf_dask.constraints.answer_files import encode_pairs
 from hmrf_dask.constraints.pairs import Constraints
 from hmrf_dask.errors import ConfigurationError, HmrfError, HmrfWarning, in_words
 from hmrf_dask.jobs.names import names_given
-from hmrf_dask.jobs.report_answers import answers_of
 from hmrf_dask.jobs.report_clusters import clusters_of, survey
-from hmrf_dask.jobs.report_fit import agreement_of, fit_of
+from hmrf_dask.jobs.report_fit import agreement_of, answers_of, fit_of
 from hmrf_dask.jobs.report_history import comparison_of, flows_of, nights_of
 from hmrf_dask.jobs.report_subject import (
     Subject,

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
 from hmrf_dask.flow.dataflow import DaskFlow, task_memory
 from hmrf_dask.jobs.inputs import DocumentSource
+from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.packs import FOLDER as DOCUMENTS
 from hmrf_dask.jobs.packs import Pack, PackRecord, lines_before_of, refuse_rejects, refuse_widths
 from hmrf_dask.jobs.parent import DENSE, MADE_OF, VOCABULARY, Keys, files_of
 from hmrf_dask.jobs.progress import SoFar
-from hmrf_dask.jobs.recipe import Text
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
 from hmrf_dask.releases.release import DamagedReleaseError, Release, read_if_whole, release_log
@@ -448,6 +448,11 @@ def names_made(
     """Return the folders of packs, of their counts, and of rows in vocabularies.
 
     Where there are no words the vocabulary is None, and the rows are the embeddings themselves.
+
+    Examples
+    --------
+    >>> sorted(names_made(["pack"], ["counted"], ["words"]))
+    ['counts/counted', 'documents/pack', 'rows/words', 'vocabularies/words']
     """
     named = list(vocabularies)
     return {

@@ -19,8 +19,9 @@ from hmrf_dask.errors import (
     InvalidInputError,
     UnreadableFileError,
     counted,
+    in_words,
 )
-from hmrf_dask.jobs import journal, launches
+from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.former import count_overlap
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.namers import find_namer
@@ -38,7 +39,7 @@ from hmrf_dask.jobs.parent import (
 )
 from hmrf_dask.jobs.places import NAME, Report, assignments_of
 from hmrf_dask.jobs.prepare import prepare
-from hmrf_dask.jobs.progress import Watch
+from hmrf_dask.jobs.progress import Watch, record_launch
 from hmrf_dask.jobs.quarantine import TooManyRejectedError
 from hmrf_dask.jobs.release import release, write_fit, write_prediction
 from hmrf_dask.jobs.steps import (
@@ -349,7 +350,7 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
             run = JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell))
             run.record_made([run.name])
             journal.record(storage, run.name, inputs.journal)
-            launches.record(storage, run.name, inputs)
+            record_launch(storage, run.name, inputs)
             with _left_tidy(run), _space_explained(inputs.output):
                 return _repaired(run)
 
@@ -389,8 +390,9 @@ def _name_clusters(run: JobRun, namer: str) -> None:
 
     try:
         load_release(run.inputs.output).name_clusters(find_namer(namer, by_file=True))
-    except (HmrfError, OSError) as error:
-        warnings.warn(f"clusters go by their words: {error}", HmrfWarning, stacklevel=2)
+    except Exception as error:  # noqa: BLE001 - the release is there, whatever happens here
+        words = str(error) if isinstance(error, HmrfError) else in_words(error)
+        warnings.warn(f"clusters go by their words: {words}", HmrfWarning, stacklevel=2)
 
 
 @contextmanager

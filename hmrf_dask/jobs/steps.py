@@ -35,7 +35,7 @@ from hmrf_dask.jobs.assignments import Part
 from hmrf_dask.jobs.beginning import Beginning, begin
 from hmrf_dask.jobs.former import find_in, look_up
 from hmrf_dask.jobs.inputs import Inputs
-from hmrf_dask.jobs.job_file import Method
+from hmrf_dask.jobs.job_file import Method, Recipe, Text
 from hmrf_dask.jobs.journal import Taken, anchored
 from hmrf_dask.jobs.parent import (
     CAME,
@@ -50,7 +50,6 @@ from hmrf_dask.jobs.parent import (
 from hmrf_dask.jobs.places import ANSWERS, model_of
 from hmrf_dask.jobs.progress import Watch
 from hmrf_dask.jobs.quarantine import check_answers, is_too_much
-from hmrf_dask.jobs.recipe import Recipe, Text
 from hmrf_dask.jobs.rows import (
     EMBEDDINGS,
     JobRows,

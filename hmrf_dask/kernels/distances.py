@@ -43,6 +43,17 @@ CACHE = 2**24  # bytes of centroids: beyond, rows are gone through cluster by cl
 Made = TypeVar("Made")
 
 
+def clusters_of(labels: LabelArray) -> LabelArray:
+    """Return the labels with the clusters of rows that are out.
+
+    Examples
+    --------
+    >>> clusters_of(np.array([4, OUT - 2, -1])).tolist()
+    [4, 2, -1]
+    """
+    return np.asarray(np.where(labels <= OUT, OUT - labels, labels))
+
+
 class TableArrays(NamedTuple):
     """The centroids as the kernels of this module read them; see `Table`."""
 

@@ -90,7 +90,14 @@ def exact_integer(limbs: IntArray) -> int:
 
 
 def exact_value(limbs: IntArray) -> float:
-    """Return the correctly rounded float64 of an exact sum."""
+    """Return the correctly rounded float64 of an exact sum.
+
+    Examples
+    --------
+    >>> numbers = np.array([1e16, 1.0, -1e16])
+    >>> exact_value(exact_sum(numbers)), float(np.sum(numbers))
+    (1.0, 0.0)
+    """
     return float(Fraction(exact_integer(limbs), 1 << BASE))
 
 

@@ -67,7 +67,14 @@ def propose(
 
 
 def merge_lists(parts: Sequence[tuple[LabelArray, AnyArray]]) -> tuple[LabelArray, AnyArray]:
-    """Return (index, value) lists that do not overlap as one, sorted by index."""
+    """Return (index, value) lists that do not overlap as one, sorted by index.
+
+    Examples
+    --------
+    >>> left, right = (np.array([2, 7]), np.array([20, 70])), (np.array([5]), np.array([50]))
+    >>> [numbers.tolist() for numbers in merge_lists([left, right])]
+    [[2, 5, 7], [20, 50, 70]]
+    """
     index = np.concatenate([part[0] for part in parts])
     value = np.concatenate([part[1] for part in parts])
     order = np.argsort(index, kind="stable")
@@ -131,6 +138,11 @@ def best_proposal(offset: int, gains: IntArray) -> tuple[int, int]:
     """Return (gain, -index) of a piece's best proposal, (0, 0) when it has none.
 
     `offset` is the index in the component of the piece's first point.
+
+    Examples
+    --------
+    >>> best_proposal(100, np.array([0, 3, 8, 8])), best_proposal(100, np.array([0, 0]))
+    ((8, -102), (0, 0))
     """
     if gains.shape[0] == 0 or gains.max() == 0:
         return 0, 0

@@ -57,7 +57,13 @@ def sketch_exponent(n_rows: int, bound: float) -> int:
 
 
 def power_below(size: float) -> float:
-    """Return the largest power of two that is not above `size`, 1 for zero."""
+    """Return the largest power of two that is not above `size`, 1 for zero.
+
+    Examples
+    --------
+    >>> power_below(0.3), power_below(8.0), power_below(0.0)
+    (0.25, 8.0, 1.0)
+    """
     return 2.0 ** math.floor(math.log2(size)) if size > 0.0 else 1.0
 
 

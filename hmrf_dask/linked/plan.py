@@ -70,7 +70,14 @@ def cost_unit(largest_cost: float) -> float:
 
 
 def rounded_costs(costs: FloatArray, unit: float) -> FloatArray:
-    """Return the costs that are really used: whole multiples of `unit` (NaN stays)."""
+    """Return the costs that are really used: whole multiples of `unit` (NaN stays).
+
+    Examples
+    --------
+    >>> unit = cost_unit(largest_cost=1.0)
+    >>> unit, rounded_costs(np.array([0.3, 1.0]), unit).tolist()
+    (0.00390625, [0.30078125, 1.0])
+    """
     return np.asarray(np.rint(costs / unit) * unit, np.float64)
 
 

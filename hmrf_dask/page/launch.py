@@ -143,7 +143,7 @@ def _page(wanted: Wanted, port: int) -> Page:
         session=session,
         guard=Guard.of(wanted.host),
         refit=Refit(None if refused else again, refused),
-        rounds=lambda: rounds_of(output, [one.time for one in session.notes.answers]),
+        rounds=lambda: rounds_of(output),
         more=more,
         clusters=OutputClusters(output, refused),
         port=port,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -168,24 +167,20 @@ def _largest_first(sized: tuple[int, int]) -> tuple[int, int]:
 # ---- releases, and a refit
 
 
-def rounds_of(output: str, times: Sequence[str] = ()) -> list[JSON]:
-    """Return the releases of an output that are there, the last one first.
-
-    `times` are those of the answers.
-    """
+def rounds_of(output: str) -> list[JSON]:
+    """Return the releases of an output that are there, the last one first."""
     storage = open_storage(output, {}, durable=False)
     numbers = sorted(release_log(storage).numbers(), reverse=True)
     found = [one for number in numbers if (one := read_if_whole(storage, number)) is not None]
-    return [_round(storage, release, times) for release in found]
+    return [_round(storage, release) for release in found]
 
 
-def _round(storage: Storage, release: Release, times: Sequence[str]) -> JSON:
+def _round(storage: Storage, release: Release) -> JSON:
     report = Report.from_json(_of_release(storage, release, NAME), storage.url)
-    made = datetime.fromisoformat(release.when)
     return {
         "release": release.number,
         "when": release.when[:16].replace("T", " "),
-        "answers": sum(datetime.fromisoformat(one) <= made for one in times if one),
+        "answers": report.answers.get("journal", {}).get("answers", 0),
         "clusters": report.clusters.get("number"),
         "J": report.fit.get("J"),
         "nmi": report.nmi,
@@ -201,7 +196,7 @@ def refit(output: str, job: str, tell: Tell) -> Outcome:
     run_again(output, job, tell=tell)
     release = last_release(output)
     assert release is not None
-    after = _round(storage, release, ())
+    after = _round(storage, release)
     if before and before[0]["release"] == after["release"]:
         return Outcome(before[0], {**after, "moved": 0})
     return Outcome(before[0] if before else None, after, _flows(storage, release))

@@ -26,7 +26,7 @@ from hmrf_dask.types import FloatArray, IntArray
 
 MEMBERS: Final = 3  # of a group that one document is asked against
 UNLIKELY: Final = 0.02  # groups that are not asked about where a likelier one is not settled
-NEW: Final = 0.25  # prior of a group that is not known, at least, while groups are looked for
+NEW: Final = 0.25  # prior of a group that is not known, at least, while groups are sought
 SEARCH: Final = 4  # documents a group, after which none is likely to open one
 GROWTH: Final = 1.1  # of answers, after which all are judged again
 

@@ -32,7 +32,7 @@ from hmrf_dask.types import AnyArray, IntArray
 
 DEFAULT = "default"
 FEW_CLUSTERS = 5  # of so many a fit without answers finds most: its medoids are asked about first
-FIRST_CLUSTERS = 10  # that are looked for where nobody knows how many there are
+FIRST_CLUSTERS = 10  # that are sought where nobody knows how many there are
 FINER = 1.5  # times as many clusters in the next fit
 FEWEST_ROWS = 4  # of a cluster, in the mean: of fewer the row in its middle stands for nothing
 N_STARTS = 3  # of each fit

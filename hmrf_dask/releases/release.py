@@ -419,7 +419,15 @@ def small_of(sizes: Mapping[str, int]) -> list[str]:
 
 
 def hashed_in(night: int, sizes: Mapping[str, int]) -> list[str]:
-    """Return the names of the files that a night hashes, of all with these sizes."""
+    """Return the names of the files that a night hashes, of all with these sizes.
+
+    Examples
+    --------
+    >>> sizes = {"model.npy": 2**40, "run.json": 500}
+    >>> hashed = [hashed_in(night, sizes) for night in range(SHARES[-1])]
+    >>> all("run.json" in names for names in hashed), sum("model.npy" in names for names in hashed)
+    (True, 1)
+    """
     small = small_of(sizes)
     rest = sorted(sizes.keys() - set(small))
     n_bytes = sum(sizes[name] for name in rest)

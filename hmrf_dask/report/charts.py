@@ -78,7 +78,7 @@ def line(values: Sequence[float | None], labels: Sequence[str], *, from_zero: bo
 
 
 def _apart(values: Sequence[float]) -> list[str]:
-    """Return unlike numbers in as few signs as tell them apart, of which an axis has room.
+    """Return numbers with as few digits as make them differ, so that they fit on an axis.
 
     Examples
     --------

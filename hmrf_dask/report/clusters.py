@@ -83,7 +83,13 @@ def map_of(centroids: Centroids, sizes: Mapping[int, int]) -> Map:
 
 
 def in_a_ring(clusters: Sequence[int]) -> Map:
-    """Return clusters in a ring, where their centroids are not known."""
+    """Return clusters in a ring, where their centroids are not known.
+
+    Examples
+    --------
+    >>> {cluster: place.round(2).tolist() for cluster, place in in_a_ring([3, 7]).places.items()}
+    {3: [0.9, 0.5], 7: [0.1, 0.5]}
+    """
     turns = 2 * np.pi * np.arange(len(clusters)) / max(len(clusters), 1)
     places = 0.5 + 0.4 * np.stack([np.cos(turns), np.sin(turns)], axis=1)
     return Map(dict(zip(clusters, places, strict=True)), {}, {})

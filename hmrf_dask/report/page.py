@@ -161,6 +161,10 @@ def _growing(listed: Sequence[Cluster]) -> list[Cluster]:
     return sorted(changed, key=lambda one: -abs(one.size - (one.size_before or 0)))[:10]
 
 
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
 def _drawn(report: Report) -> dict[str, Any]:
     """Return the charts."""
     steps, nights = report.fit.steps, report.nights
@@ -177,7 +181,11 @@ def _drawn(report: Report) -> dict[str, Any]:
             (title, charts.line(values, times, from_zero=zero))
             for title, values, zero in (
                 ("Documents", [float(night.documents) for night in nights], True),
-                ("Share that moved", [night.moved_share for night in nights], True),
+                (
+                    "Documents that moved, in %",
+                    [_percent(night.moved_share) for night in nights],
+                    True,
+                ),
                 ("J of a document", [night.spread for night in nights], False),
                 ("NMI with known classes", [night.nmi for night in nights], False),
             )

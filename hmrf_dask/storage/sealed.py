@@ -109,7 +109,18 @@ def seal_for_people(content: Mapping[str, Any]) -> bytes:
 
 
 def unseal(data: bytes, name: str) -> dict[str, Any]:
-    """Return the content of sealed JSON, or raise DamagedFileError naming the file."""
+    """Return the content of sealed JSON, or raise DamagedFileError naming the file.
+
+    Examples
+    --------
+    >>> data = seal({"end": 7})
+    >>> unseal(data, "journal.json")
+    {'end': 7}
+    >>> unseal(data.replace(b"7", b"8"), "journal.json")
+    Traceback (most recent call last):
+        ...
+    hmrf_dask.storage.sealed.DamagedFileError: journal.json must be as it was written, got a ...
+    """
     try:
         envelope: dict[str, Any] = json.loads(data)
         sha256 = envelope.pop("sha256")

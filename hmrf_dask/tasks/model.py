@@ -143,7 +143,13 @@ def _with_drift(*parts: Any) -> Model:
 
 
 def exact(value: float) -> int:
-    """Return a float as an exact integer in units of 2**-BASE."""
+    """Return a float as an exact integer in units of 2**-BASE.
+
+    Examples
+    --------
+    >>> exact(0.1) + exact(0.2) == exact(0.3), exact(0.25) + exact(0.5) == exact(0.75)
+    (False, True)
+    """
     return int(Fraction(value) * (1 << BASE))
 
 
@@ -228,5 +234,11 @@ class State:
 
 
 def real_sums(sums: IntArray, exponent: int) -> FloatArray:
-    """Return fixed-point sums as float64."""
+    """Return fixed-point sums as float64.
+
+    Examples
+    --------
+    >>> real_sums(np.array([3, -1]), exponent=2).tolist()
+    [0.75, -0.25]
+    """
     return np.asarray(sums * 2.0**-exponent, np.float64)

@@ -88,7 +88,7 @@ class Wanted(Sized):
     share : float
         Of the rows, whose gaps it reports: the median of all is estimated from them.
     explored : float
-        Share of the rows among which those far from all are looked for.
+        Share of the rows among which those far from all are sought.
     """
 
     documents: AnyArray

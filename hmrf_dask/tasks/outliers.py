@@ -15,12 +15,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.kernels.distances import LINKED, OUT
+from hmrf_dask.kernels.distances import LINKED, OUT, clusters_of
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.criteria import nonzero_rows
 from hmrf_dask.tasks.model import Model
 from hmrf_dask.tasks.partitions import StoredLabels
-from hmrf_dask.tasks.trimming import clusters_of, remote, settled
+from hmrf_dask.tasks.trimming import remote, settled
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 WIDTH = 256  # classes in each unit of the logarithm

@@ -391,7 +391,14 @@ def add_limbs(parts: Sequence[IntArray]) -> IntArray:
 
 
 def pick(starts: IntArray, members: AnyArray, chosen: IntArray) -> tuple[IntArray, AnyArray]:
-    """Return some lists of a CSR of lists."""
+    """Return some lists of a CSR of lists.
+
+    Examples
+    --------
+    >>> starts, members = np.array([0, 2, 3, 5]), np.array([10, 11, 20, 30, 31])
+    >>> [numbers.tolist() for numbers in pick(starts, members, np.array([2, 0]))]
+    [[0, 2, 4], [30, 31, 10, 11]]
+    """
     lengths = np.diff(starts)[chosen]
     cuts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     places = np.repeat(starts[:-1][chosen] - cuts[:-1], lengths) + np.arange(cuts[-1])

@@ -259,7 +259,13 @@ def half_edges(piece: Piece) -> HalfEdges:
 
 
 def undecided(labels: LabelArray) -> bool:
-    """Return whether a point has no label yet."""
+    """Return whether a point has no label yet.
+
+    Examples
+    --------
+    >>> undecided(np.array([0, 2], np.int32)), undecided(np.array([0, -2], np.int32))
+    (False, True)
+    """
     return bool((labels < 0).any())
 
 

@@ -10,22 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hmrf_dask.distortions.base import LEAST_DISTANCE, Distortion
-from hmrf_dask.kernels.distances import OUT
+from hmrf_dask.kernels.distances import OUT, clusters_of
 from hmrf_dask.kernels.exact import exact_sum
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Limits, Model
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
-
-
-def clusters_of(labels: LabelArray) -> LabelArray:
-    """Return the labels with the clusters of rows that are out.
-
-    Examples
-    --------
-    >>> clusters_of(np.array([4, OUT - 2, -1])).tolist()
-    [4, 2, -1]
-    """
-    return np.asarray(np.where(labels <= OUT, OUT - labels, labels))
 
 
 def remote(

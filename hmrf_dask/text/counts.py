@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
-from typing import Annotated, Literal, NamedTuple, NoReturn, Self
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -323,6 +323,20 @@ class Occurrences(NamedTuple):
     rows: LabelArray
     numbers: LabelArray
     terms: pa.Array
+
+
+def texts_of(batch: Any, column: str | None) -> Sequence[str]:
+    """Return the texts of a batch of documents, or what one of several columns has of them.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> batch = SimpleNamespace(texts=["cats purr"], columns={"title": ["cats"]})
+    >>> texts_of(batch, None), texts_of(batch, "title")
+    (['cats purr'], ['cats'])
+    """
+    texts: Sequence[str] = batch.texts if column is None else batch.columns.get(column, batch.texts)
+    return texts
 
 
 def count_texts(texts: Sequence[str], settings: TextSettings) -> Counted:

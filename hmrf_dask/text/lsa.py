@@ -28,7 +28,7 @@ from hmrf_dask.types import FloatArray, IntArray, RowArray
 
 OVERSAMPLES = 10  # columns beyond those asked for: the first then settle sooner
 NEGLIGIBLE = 2.0**-46  # of the largest eigenvalue: smaller ones are rounding
-ROUNDS = 4  # each makes directions orthonormal whose lengths are seven digits apart
+ROUNDS = 4  # each makes directions orthonormal whose lengths differ by seven digits
 CLOSE = 2.0**-13  # eigenvalues this close to one another leave vectors orthonormal to 12 digits
 
 _one_thread = threading.Lock()

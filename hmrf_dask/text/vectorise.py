@@ -27,7 +27,7 @@ from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.blocks import join
 from hmrf_dask.rows.encoding import BlockFile
 from hmrf_dask.rows.files import BlockSource, write_block
-from hmrf_dask.text.counts import Counted, TextSettings, count_texts, stray_stop_words
+from hmrf_dask.text.counts import Counted, TextSettings, count_texts, stray_stop_words, texts_of
 from hmrf_dask.text.embedders import Embedder, find_embedder
 from hmrf_dask.text.files import (
     ROWS,
@@ -54,7 +54,7 @@ from hmrf_dask.text.tfidf import (
     make_vocabulary,
     to_rows,
 )
-from hmrf_dask.text.vectors import StoredVectors, texts_of, vectors_of
+from hmrf_dask.text.vectors import StoredVectors, vectors_of
 
 LSA_ITERATIONS, LSA_SEED = 7, 0
 WRITTEN = "rows.json"

@@ -24,7 +24,7 @@ from hmrf_dask.storage.log import padded
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.stores import Storage
 from hmrf_dask.storage.whole_files import decode_parquet, encode_parquet
-from hmrf_dask.text.counts import refuse_file
+from hmrf_dask.text.counts import refuse_file, texts_of
 from hmrf_dask.text.embedders import Embedder, checked_vectors, loaded
 from hmrf_dask.text.files import (
     File,
@@ -116,12 +116,6 @@ def key_of(identity: str, column: str | None = None) -> str:
     """
     named = identity if column is None else f"{identity}\n{column}"
     return sha256(named.encode()).hexdigest()[:24]
-
-
-def texts_of(batch: Any, column: str | None) -> Sequence[str]:
-    """Return the texts of a batch of documents, or what one of several columns has of them."""
-    texts: Sequence[str] = batch.texts if column is None else batch.columns.get(column, batch.texts)
-    return texts
 
 
 def hashes_of(texts: Sequence[str]) -> AnyArray:

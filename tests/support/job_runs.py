@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -42,15 +43,15 @@ def assigned(report: Report) -> dict[str, Any]:
     return found
 
 
-def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that grows by the path of every file that is read."""
+def note_reads(monkeypatch: pytest.MonkeyPatch, module: ModuleType = inputs) -> list[str]:
+    """Return a list that grows by the path of every file that a module reads."""
     seen: list[str] = []
 
     def read(source: Any, columns: Any) -> Any:
         seen.append(source.path)
         return read_batches(source, columns)
 
-    monkeypatch.setattr(inputs, "read_batches", read)
+    monkeypatch.setattr(module, "read_batches", read)
     return seen
 
 

@@ -41,7 +41,7 @@ def s3_options() -> Iterator[dict[str, Any]]:
 
 
 def _create_in_turn() -> None:
-    """Let of two requests that create one object one win, as S3 has it: moto looks, then writes."""
+    """Let of two requests that create one object one win, as S3 has it: moto reads, then writes."""
     from moto.s3.responses import S3Response
 
     turns, put = Lock(), S3Response.put_object

@@ -25,7 +25,7 @@ function roundsTable(rounds) {
   const cells = (one) => [one.release, one.when, number(one.answers, 9), number(one.clusters, 9),
     number(one.J, 6), number(one.nmi), number(one.documents, 9), number(one.moved, 9)];
   return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Releases" }, make("table", {},
-    make("caption", {}, "Releases: answers are those until then; moved are documents in another cluster than before"),
+    make("caption", {}, "Releases: answers are those of the journal that the run took; moved are documents in another cluster than before"),
     make("thead", {}, make("tr", {}, columns.map((name) => make("th", { scope: "col" }, name)))),
     make("tbody", {}, rounds.map((one) => make("tr", {}, cells(one).map((cell, at) =>
       make(at ? "td" : "th", at ? {} : { scope: "row" }, String(cell))))))));

@@ -27,7 +27,7 @@ Event = Mapping[str, Any]
 Tell = Callable[[dict[str, Any]], None]
 SoFar = Callable[[int, int], None]  # takes how much of a known number is done
 
-COMPILING: Final = "compiling the kernels (once, about 12 s)"
+COMPILING: Final = "compiling kernels (later runs have them)"
 START: Final = "load the libraries"
 WORDS: Final = {  # of steps whose names in records say too little
     "fit": "find clusters",

@@ -18,6 +18,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
+from textwrap import shorten
 from typing import Any, Final, NamedTuple, TextIO
 
 from hmrf_dask.errors import counted
@@ -26,7 +27,7 @@ Event = Mapping[str, Any]
 Tell = Callable[[dict[str, Any]], None]
 SoFar = Callable[[int, int], None]  # takes how much of a known number is done
 
-COMPILING: Final = "compiling the kernels (once, about 12 s)"
+COMPILING: Final = "compiling kernels (later runs have them)"
 START: Final = "load the libraries"
 WORDS: Final = {  # of steps whose names in records say too little
     "fit": "find clusters",
@@ -376,7 +377,7 @@ class Lines(Face):
         super().__init__(after)
         self._stream = stream
         columns = shutil.get_terminal_size().columns if stream.isatty() else 10_000
-        self._width = columns - 10  # less what the clock takes
+        self._width = max(columns - 10, 1)  # less what the clock takes
 
     def pause(self, seconds: float) -> float:
         """Return 4 seconds in the first minute, up to a minute after a quarter of an hour."""
@@ -384,8 +385,8 @@ class Lines(Face):
 
     def show(self) -> None:
         """Write the step and all that is known of it."""
-        parts = [self.account.heading, *self.account.details()]
-        self._write(fitted(parts, ", ", self._width))
+        heading = shorten(self.account.heading, self._width, placeholder="", break_on_hyphens=False)
+        self._write(fitted([heading, *self.account.details()], ", ", self._width))
 
     def show_end(self, *, failed: bool) -> None:
         """Write that it is done; why it failed is said by the error."""
@@ -452,7 +453,7 @@ def verbosely(verbose: int, tell: Tell = nothing, *, step: str = "") -> Iterator
 
     These begin with a `step`, if one is named.
     """
-    if not verbose:
+    if not verbose or (sys.stderr is None and not in_notebook()):  # as under pythonw
         yield tell
         return
     with Notebook() if in_notebook() else Lines(sys.stderr) as shown:

@@ -44,6 +44,16 @@ def test_no_scheduler_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
+def test_another_server_is_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 3.07 EiB")  # the length is b"HTTP/1.1"
+
+    monkeypatch.setattr(connect, "Client", read)
+    refusal = pytest.raises(ConfigurationError, match=r"something else answers.*dashboard")
+    with refusal, connected(scheduler="127.0.0.1:8787"):
+        pass
+
+
 def test_a_frozen_scheduler_is_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "CONNECT_SECONDS", 0.2)
     monkeypatch.setattr(connect, "GRACE", 0.2)

@@ -130,6 +130,25 @@ def test_lines_say_where_a_step_begins_and_how_it_goes_on_now_and_then(
     ]
 
 
+def test_lines_of_a_narrow_terminal_say_at_least_the_step(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "26")
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    lines = Lines(stream)
+    lines.account = Account(clock)
+    with lines as tell:
+        tell(PLAN)
+        tell({"step": "count words", "done": 3, "of": 12, "unit": "files"})
+    assert stream.getvalue().splitlines()[0] == "   0:00  2 of 3: read"
+
+
+def test_without_stderr_a_fit_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    assert KMeans(2, verbose=1, random_state=0).fit([[0.0, 1.0], [1.0, 0.0]]).n_clusters_ == 2
+
+
 def test_lines_are_never_silent_though_nothing_is_reported(clock: Clock) -> None:
     stream = io.StringIO()
     lines = Lines(stream, after=1.0)

@@ -167,9 +167,22 @@ def test_what_is_no_kind_of_rows_is_refused() -> None:
         Blocks([words, vectors], weights=[1, 0])
     with pytest.raises(InvalidInputError, match="must be a scipy sparse matrix or an ndarray"):
         Blocks([words, vectors.tolist()])
+    wrong: list[Any] = [vectors, words, "words", 3]
+    for rows in wrong:
+        with pytest.raises(ConfigurationError, match="kinds of rows must be a list, one for each"):
+            Blocks(rows)
+        with pytest.raises(ConfigurationError, match="weights must be a list, one for each kind"):
+            Blocks([words, vectors], weights=rows)
     vectors[7, 1] = np.nan
     with pytest.raises(InvalidInputError, match="every value must be finite"):
         Blocks([words, vectors])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
+def test_weights_may_be_an_array(dtype: Any) -> None:
+    expected = Blocks(list(kinds()), weights=[1, 3]).rows.values
+    rows = Blocks(list(kinds()), weights=np.array([1, 3], dtype))  # type: ignore[arg-type]
+    assert (rows.rows.values == expected).all()
 
 
 def test_other_distortions_are_refused() -> None:

@@ -346,6 +346,11 @@ def _client(
             f"no Dask scheduler answered at {named} within {CONNECT_SECONDS} s ({error}); "
             f"start one, or check the address{_tls_advice(named)}"
         ) from error
+    except MemoryError as error:  # Dask takes the first bytes of another protocol for a length
+        raise ConfigurationError(
+            f"{called} must be that of a Dask scheduler, got {named}, where something else "
+            "answers, such as its dashboard; a scheduler says its address when it starts"
+        ) from error
     # By name: Dask forgets a default client whose scheduler ends, and threads would go on here.
     stack.enter_context(dask.config.set(scheduler=client))
     _refuse_open(asked, named, _own_address(client))

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import TYPE_CHECKING, NamedTuple
 
 from hmrf_dask.progress import Face, Lines, Tell, clock, fitted, nothing
@@ -105,7 +106,9 @@ class Bar(Face):
             heading, share, details = account.heading, account.share, account.details()
         signs = UTF_8 if console.encoding.startswith("utf") else ASCII
         time = clock(account.seconds)
-        heading = fitted(heading.split(" "), " ", width - len(time) - 4)
+        heading = shorten(
+            heading, max(width - len(time) - 4, 1), placeholder="", break_on_hyphens=False
+        )
         frame = signs.frames[int(5 * account.seconds) % len(signs.frames)]
         line = Text.assemble((frame, "cyan"), f" {heading}  ", no_wrap=True)
         if share is not None and width - line.cell_len - len(time) - 2 >= BAR:

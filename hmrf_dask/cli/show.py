@@ -221,7 +221,7 @@ def _documents_found(findings: Findings) -> Iterator[str]:
         only_ascii = {0.0: "none", 1.0: "all"}.get(share, rounded)
         long = counted(int(lengths["longest"]), "character")
         if lengths["shortest"] < lengths["longest"]:
-            long = f"{lengths['shortest']} to {long}, half of them at most {lengths['median']:.0f}"
+            long = f"{lengths['shortest']} to {long}, half of them at most {lengths['median']:,.0f}"
         yield (
             f"texts have {long}; {only_ascii} are ASCII only"
             + (f"; language {findings.language}" if findings.language else "")

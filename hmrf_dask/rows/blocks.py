@@ -6,8 +6,9 @@ weighted mean of their cosines. A row that has nothing of one kind is the others
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,13 +38,14 @@ def shares_of(weights: Sequence[float]) -> list[float]:
     [0.25, 0.75]
     """
     given: Sequence[Any] = weights
-    numbers = [isinstance(one, int | float) and one is not True for one in given]
+    numbers = [isinstance(one, Real) and not isinstance(one, bool) for one in given]  # numpy's too
     if not len(given) or not all(numbers) or not all(0 < one < np.inf for one in given):
         raise ConfigurationError(
             f"weights must be numbers above 0, got {shortened(list(weights))}; leave a kind of "
             "rows out that shall not count"
         )
-    return [float(one / sum(weights)) for one in weights]
+    total = sum(map(float, weights))
+    return [float(one) / total for one in weights]
 
 
 def join(blocks: Sequence[RowBlock], weights: Sequence[float]) -> Joined:
@@ -142,8 +144,8 @@ class Blocks:
     """
 
     def __init__(self, parts: Sequence[Any], weights: Sequence[float] | None = None) -> None:
-        parts = list(parts)
-        shares = [1.0] * len(parts) if weights is None else list(weights)
+        parts = _listed("kinds of rows", parts)
+        shares = [1.0] * len(parts) if weights is None else _listed("weights", weights)
         if not parts or len(shares) != len(parts):
             raise ConfigurationError(
                 f"weights must be one for each kind of rows, got {len(shares)} for {len(parts)}"
@@ -172,6 +174,16 @@ class Blocks:
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.shape[0]
+
+
+def _listed(what: str, values: Any) -> list[Any]:
+    """Return what was given as a list, or raise ConfigurationError: rows alone are no kinds."""
+    rows = scipy.sparse.issparse(values) or (isinstance(values, np.ndarray) and values.ndim != 1)
+    if rows or isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigurationError(
+            f"{what} must be a list, one for each kind, got {type(values).__name__}; give a list"
+        )
+    return list(values)
 
 
 def _block_of(part: Any, number: int) -> RowBlock:

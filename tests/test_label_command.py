@@ -106,7 +106,7 @@ def test_answers_may_go_to_another_journal_and_then_no_run_is_started(output, se
 
 def test_a_folder_of_texts_gets_a_job_and_an_output(output, served, monkeypatch, tmp_path):
     """The run itself is a test of its own (tests/test_job_journal.py)."""
-    folder = tmp_path / "letters"
+    folder = tmp_path / "notes"
     folder.mkdir()
     for place in range(3):
         (folder / f"{place}.txt").write_text("dear all")

@@ -165,12 +165,12 @@ def test_a_report_that_fails_is_a_warning_and_the_fit_stays(
         raise OSError("the disk is full")
 
     monkeypatch.setattr("hmrf_dask.estimators.reporting.write_report", fail)
-    model, told = KMeans(3, random_state=0), list[dict[str, Any]]()
-    model._progress = told.append
+    model, events = KMeans(3, random_state=0), list[dict[str, Any]]()
+    model._progress = events.append
     with pytest.warns(HmrfWarning, match=r"could not be written \(.*disk is full.*fit is whole"):
         model.fit(fitted[1], run_dir=tmp_path / "run")
     assert model.converged_
-    assert not any("report" in event for event in told)  # nobody is sent to what is not there
+    assert not any("report" in event for event in events)  # nobody is sent to what is not there
 
 
 def test_a_fit_of_many_rows_and_clusters_leaves_its_report_to_who_asks(

@@ -127,12 +127,12 @@ def test_a_place_that_is_gone_meanwhile_ends_no_run(
 ) -> None:
     (tmp_path / "watch").mkdir()
     monkeypatch.setattr("hmrf_dask.cli.watching.EVERY", 0.0)
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     path = tmp_path / "watch" / "file"
     path.symlink_to("/dev/full" if option == "events_file" else path.parent / "other")
-    with watched(told.append, {option: str(path)}) as tell:
+    with watched(events.append, {option: str(path)}) as tell:
         shutil.rmtree(tmp_path / "watch")
         with pytest.warns(HmrfWarning, match="cannot be written any more .* goes on without it"):
             tell({"step": "fit"})
         tell({"step": "fit"})
-    assert len(told) == 2
+    assert len(events) == 2

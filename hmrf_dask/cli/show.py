@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hmrf_dask.cli.group import one_line
-from hmrf_dask.cli.show_questions import asked_lines, exchange_lines
+from hmrf_dask.cli.show_questions import answer_lines, asked_lines, exchange_lines, journal_line
 from hmrf_dask.cli.terminal import (
     bold,
     cut_to_terminal,
@@ -46,7 +46,6 @@ MOST = 20  # clusters shown
 WHAT_J_IS = (
     "  (J: all distances, and what violated pairs cost; smaller is better, of the same rows)"
 )
-WAITING = "of answers waiting for a document that is gone"
 
 
 def show(result: Any) -> None:
@@ -303,7 +302,7 @@ def _reported(report: Report) -> Iterator[str]:
         yield _words(report)
         if vectors := report.vocabulary.get("embeddings"):
             yield _vectors(vectors)
-    if answers := "; ".join(_answers(report.answers)):
+    if answers := "; ".join(answer_lines(report.answers)):
         yield answers
     if fit := report.fit:
         yield (
@@ -357,26 +356,6 @@ def _vectors(vectors: dict[str, Any]) -> str:
     return f"{line}; {counted(empty, 'document')} without a token it knows" if empty else line
 
 
-def _answers(answers: dict[str, Any]) -> Iterator[str]:
-    pairs, violated = answers["pairs"], answers["violated"]
-    if answers["unused"]:
-        yield f"{counted(answers['unused'], 'new answer')} not used: they wait for the next fit"
-    elif any(pairs.values()):
-        yield (
-            f"violated: {violated['must']:,} of {counted(pairs['must'], 'must-link')}, "
-            f"{violated['cannot']:,} of {counted(pairs['cannot'], 'cannot-link')}"
-        )
-    if journal := answers.get("journal"):
-        yield f"{counted(journal['answers'], 'answer')} of the journal taken"
-    if suspect := answers.get("suspect", 0):  # runs of former versions have none
-        yield f"{counted(suspect, 'answer')} more likely wrong than right"
-    if questions := answers.get("questions", 0):
-        yield f"{counted(questions, 'question')} to answer next"
-    for name, words in (("quarantined", "of answers quarantined"), ("waiting", WAITING)):
-        if answers[name]:
-            yield f"{counted(answers[name], 'line')} {words}"
-
-
 def _clusters(url: str, output: str) -> Iterator[str]:
     """Return the largest clusters, each with its size, the name it was given, and its top words."""
     from hmrf_dask.documents.streams import read_whole
@@ -421,7 +400,7 @@ def _inspection(inspection: dict[str, Any]) -> Iterator[str]:
             yield "releases to choose from (by --release N, or diff OUTPUT A B):"
             yield from map(_kept_release, inspection["releases"])
         if journal := inspection.get("journal"):
-            yield _journal(journal)
+            yield journal_line(journal)
     if kind == "run" and not inspection["running"]:
         yield "the fit is done"
     if kind == "job run" and not report:
@@ -449,16 +428,6 @@ def _kept_release(release: dict[str, Any]) -> str:
 def _counts(release: dict[str, Any]) -> str:
     """Return what a release counts, all in the plural there."""
     return ", ".join(counted(n, name.removesuffix("s")) for name, n in release["counts"].items())
-
-
-def _journal(journal: dict[str, Any]) -> str:
-    line = f"journal: {counted(journal['answers'], 'answer')}"
-    if journal["since"]:
-        new = counted(journal["since"], "answer or edit", "answers and edits")
-        line += f"; {new} since the last release: run the job to use all"
-    if journal["bad"]:
-        line += f"; {counted(journal['bad'], 'line')} cannot be read"
-    return line
 
 
 def _holder(holder: dict[str, Any] | None) -> str:

@@ -1,9 +1,9 @@
-"""Questions, and answers that go in or out, as a person reads them in the terminal."""
+"""Questions and answers as a person reads them in the terminal: asked, exchanged, taken by runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hmrf_dask.cli.group import one_line
 from hmrf_dask.cli.terminal import bold, relative
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hmrf_dask.jobs.ask import Asked
     from hmrf_dask.jobs.exchange import Exchange
 
+WAITING = "of answers waiting for a document that is gone"
 _GROUPS = 5  # of a question: the likeliest come first
 
 
@@ -49,3 +50,35 @@ def exchange_lines(exchange: Exchange) -> Iterator[str]:
             )
     else:
         yield exchange.file
+
+
+def answer_lines(answers: dict[str, Any]) -> Iterator[str]:
+    """Say what a run took of answers, what its clusters break of them, and what is left out."""
+    pairs, violated = answers["pairs"], answers["violated"]
+    if answers["unused"]:
+        yield f"{counted(answers['unused'], 'new answer')} not used: they wait for the next fit"
+    elif any(pairs.values()):
+        yield (
+            f"violated: {violated['must']:,} of {counted(pairs['must'], 'must-link')}, "
+            f"{violated['cannot']:,} of {counted(pairs['cannot'], 'cannot-link')}"
+        )
+    if journal := answers.get("journal"):
+        yield f"{counted(journal['answers'], 'answer')} of the journal taken"
+    if suspect := answers.get("suspect", 0):  # runs of former versions have none
+        yield f"{counted(suspect, 'answer')} more likely wrong than right"
+    if questions := answers.get("questions", 0):
+        yield f"{counted(questions, 'question')} to answer next"
+    for name, words in (("quarantined", "of answers quarantined"), ("waiting", WAITING)):
+        if answers[name]:
+            yield f"{counted(answers[name], 'line')} {words}"
+
+
+def journal_line(journal: dict[str, Any]) -> str:
+    """Say how many answers a journal has, and how many a run did not see yet."""
+    line = f"journal: {counted(journal['answers'], 'answer')}"
+    if journal["since"]:
+        new = counted(journal["since"], "answer or edit", "answers and edits")
+        line += f"; {new} since the last release: run the job to use all"
+    if journal["bad"]:
+        line += f"; {counted(journal['bad'], 'line')} cannot be read"
+    return line

@@ -216,7 +216,7 @@ def _harmless(tell: Tell, option: str, path: str) -> Tell:
     """Report as `tell` does until that fails, which a warning says: who watches a run ends none."""
     failed = False
 
-    def told(event: dict[str, Any]) -> None:
+    def report(event: dict[str, Any]) -> None:
         """Report if that is possible yet."""
         nonlocal failed
         if failed:
@@ -232,7 +232,7 @@ def _harmless(tell: Tell, option: str, path: str) -> Tell:
                 stacklevel=2,
             )
 
-    return told
+    return report
 
 
 @contextmanager

@@ -112,7 +112,7 @@ LONGEST_NAME: Final = 200  # characters: it stands in tables, headings and lists
 
 # What the next run does for an edit, and for one that is taken back.
 _BY_EDITS = {
-    "merge": ("become one, which keeps the number {first}", "come apart again"),
+    "merge": ("become one, which keeps the number {first}", "become clusters of their own again"),
     "split": ("becomes two, the larger of which keeps its number", "becomes one again"),
     "freeze": ("begins this and every later fit as it is now", "follows its documents again"),
 }

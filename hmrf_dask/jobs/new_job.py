@@ -268,7 +268,7 @@ def _columns(file: str, records: FirstRecords, wanted: Wanted) -> dict[str, Any]
             f"{file}: must have a column that is called id or the like, or whose values are all "
             f"unlike, got {_shown(records)}; name it by --id COLUMN, or write a manifest that says "
             "which column is the id; documents are known by their ids from run to run, so where no "
-            "column tells them apart add one, such as a number that stays with its row"
+            "column is different for each add one, such as a number that stays with its row"
         )
     if not wanted.id and not names_it(id_, records):
         raise InvalidInputError(

@@ -121,9 +121,10 @@ def _state(session: Session, group: Group, question: Question) -> str:
     document = question.documents[0]
     if group.document in question.shown:
         return ""
-    if session.notes.known.group(group.document) == session.notes.known.group(document):
+    known = session.notes.known
+    if known.group(group.document) == known.group(document):
         return "its own"
-    return "told apart" if session.notes.known.is_apart(document, group.document) else "not asked"
+    return "said to differ" if known.is_apart(document, group.document) else "not asked"
 
 
 def group_view(session: Session, group: Group, besides: tuple[str, ...] = ()) -> JSON:

@@ -29,9 +29,10 @@ class HMRFKMeans(HMRFEstimator):
         or an object of your own class.
     learn_weights : bool or "auto" or "full", default="auto"
         Whether feature weights are learned; "full": a full metric of dense rows, euclidean; "auto":
-        where the distortion gains by it, and of dense rows what keeps most withheld answers. That
-        is what was shown to help: on for euclidean, i-divergence and kl, off for cosine, pearson
-        and own distortions. A full metric is learned from the rows that answers name,
+        where the distortion gains by it, and of dense rows what keeps most withheld answers; in a
+        job, whose dense rows are components or embeddings, never full. That is what was shown to
+        help: on for euclidean, i-divergence and kl, off for cosine, pearson and own distortions. A
+        full metric is learned from the rows that answers name,
         then of all rows by cluster while J falls; it takes at most 256 features. Where answers name
         three rows or more for each feature, "auto" takes a full metric, weights, or neither.
     penalty : {"auto", "trust", "distance", "potts"}, default="auto"

@@ -32,9 +32,9 @@ class HMRFKMeans(HMRFEstimator):
         where the distortion gains by it, and of dense rows what keeps most withheld answers; in a
         job, whose dense rows are components or embeddings, never full. That is what was shown to
         help: on for euclidean, i-divergence and kl, off for cosine, pearson and own distortions. A
-        full metric is learned from the rows that answers name,
-        then of all rows by cluster while J falls; it takes at most 256 features. Where answers name
-        three rows or more for each feature, "auto" takes a full metric, weights, or neither.
+        full metric is learned from the rows that answers name, then of all rows by cluster while J
+        falls; it takes at most 256 features. Where answers name three rows or more for each
+        feature, "auto" takes a full metric, weights, or neither.
     penalty : {"auto", "trust", "distance", "potts"}, default="auto"
         What a violated pair costs: by how likely it is right (trust), by its distance (HMRF), or
         the same whatever it is (potts: PCKMeans); auto: trust for cosine or where trust is given,

@@ -28,7 +28,8 @@ from tests.support.job_corpus import JobCorpus
 
 EXIT_CODES = (0, 65, 75, 78)
 NOISE = {
-    "seconds", "memory", "run", "parent", "release", "output", "warnings", "places", "when", "hashed",
+    "seconds", "memory", "run", "parent", "release", "output", "warnings", "places", "when",
+    "hashed",
 }  # fmt: skip
 Outcome = dict[str, Any]
 

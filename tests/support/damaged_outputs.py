@@ -27,8 +27,9 @@ from hmrf_dask.releases.release import latest
 from tests.support.job_corpus import JobCorpus
 
 EXIT_CODES = (0, 65, 75, 78)
+# Of former releases `inspect` lists those whose records are there.
 NOISE = {
-    "seconds", "memory", "run", "parent", "release", "output", "warnings", "places", "when",
+    "releases", "seconds", "memory", "run", "parent", "release", "output", "warnings", "places", "when",
     "hashed",
 }  # fmt: skip
 Outcome = dict[str, Any]

@@ -29,8 +29,8 @@ from tests.support.job_corpus import JobCorpus
 EXIT_CODES = (0, 65, 75, 78)
 # Of former releases `inspect` lists those whose records are there.
 NOISE = {
-    "releases", "seconds", "memory", "run", "parent", "release", "output", "warnings", "places", "when",
-    "hashed",
+    "releases", "seconds", "memory", "run", "parent", "release", "output", "warnings", "places",
+    "when", "hashed",
 }  # fmt: skip
 Outcome = dict[str, Any]
 

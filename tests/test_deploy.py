@@ -36,20 +36,23 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent
 PLACES = sorted(path for path in DEPLOY.iterdir() if path.is_dir())
+WAY = "make setup installs it"
+ORIGINS = {
+    "kubectl": "install it from Kubernetes' releases",
+    "systemd-analyze": "install the system's package systemd",
+}
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
     lacking = [name for name in modules if find_spec(name) is None]
-    return pytest.mark.skipif(
-        bool(lacking), reason=f"{lacking} not installed: group deploy of pyproject.toml"
-    )
+    return pytest.mark.skipif(bool(lacking), reason=f"{lacking} not installed: make setup does it")
 
 
 def tool(name: str) -> str:
     """Return a program of the environment or the system, or skip the test."""
     path = BIN / name
     found = str(path) if path.exists() else shutil.which(name)
-    return found or pytest.skip(f"{name} is not installed")
+    return found or pytest.skip(f"{name} is not there: {ORIGINS.get(name, WAY)}")
 
 
 def checked(*command: str, folder: Path = ROOT) -> str:

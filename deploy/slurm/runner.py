@@ -8,7 +8,7 @@ import sys
 from dask.distributed import Client
 from dask_jobqueue.slurm import SLURMRunner
 
-# Only the process that is neither scheduler nor worker goes on from here.
+# Only the process that is neither scheduler nor worker runs what follows.
 runner = SLURMRunner(scheduler_options={"protocol": "tls"}, worker_options={"nthreads": 4})
 address = str(runner.scheduler_file)
 command = ["hmrf-dask", "run", *sys.argv[1:], "--scheduler-file", address, "--json", "--quiet"]

@@ -93,7 +93,7 @@ def begin(run: JobRun, material: Material, method: Method) -> Beginning:
 def _cold_by_choice(run: JobRun, method: Method, before: Edits | None, asked: int) -> str:
     """Return why a fit is to begin cold whatever the last release has, "" where it is not."""
     if run.previous is None or before is None:
-        return "there is no release to go on from"
+        return "there is no release to continue"
     if run.inputs.job.start == "cold":
         return "the job says start: cold"
     if method.name not in PARAMETERS["init"].methods:

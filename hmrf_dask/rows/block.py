@@ -91,11 +91,6 @@ class RowBlock(Sized):
         return self.indices.size == 0 and self.values.size > 0 and not self.n_dense
 
     @property
-    def is_sparse(self) -> bool:
-        """Whether every value has an index; True where there are no values."""
-        return not self.n_dense and not self.is_dense
-
-    @property
     def index_ends(self) -> LabelArray:
         """Where each row begins in `indices`, shape (n_rows + 1,)."""
         if not self.n_dense:

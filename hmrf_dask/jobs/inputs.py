@@ -185,7 +185,7 @@ def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
 
 # What a job says that changes no result.
 _IGNORED = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep", "private"}
-_IGNORED |= {"names"}
+_IGNORED |= {"names", "publish"}
 
 
 @dataclass(frozen=True)

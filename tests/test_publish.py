@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.constraints.answer_files import parse_lines
+from hmrf_dask.constraints.answer_query import named_after, query_answers
 from hmrf_dask.databases.connection import open_database
-from hmrf_dask.errors import ConfigurationError, HeldError, InvalidInputError, SourceUnavailableError
 from hmrf_dask.databases.publication import (
     CHANGES,
     JOURNAL,
@@ -21,8 +26,17 @@ from hmrf_dask.databases.publication import (
     Rows,
 )
 from hmrf_dask.databases.relations import Mark
+from hmrf_dask.documents.manifest import load_manifest
+from hmrf_dask.errors import (
+    ConfigurationError,
+    HeldError,
+    InvalidInputError,
+    SourceUnavailableError,
+)
+from hmrf_dask.jobs.inputs import load_job
+from tests.support.job_runs import assigned, run
 
-HOSTILE = "Clusters; DROP TABLE \"x\" -- it's é"
+HOSTILE = 'Clusters; DROP TABLE "x" -- it\'s é'
 SCHEMA = pa.schema([("doc_id", pa.string()), ("cluster", pa.int32()), ("of", pa.string())])
 
 
@@ -161,7 +175,7 @@ def test_what_is_of_others_is_refused(place: Database, made: str) -> None:
 
 def test_another_job_takes_over_only_when_told(place: Database) -> None:
     place.publish(1)
-    with pytest.raises(ConfigurationError, match="of job 'tickets'.*--take-over"):
+    with pytest.raises(ConfigurationError, match=r"of job 'tickets'.*--take-over"):
         place.publish(2, owner="other")
     assert place.publish(2, owner="other", take_over=True)
     assert place.publish(3, owner="other", keep=1)
@@ -278,7 +292,6 @@ def test_who_locks_the_view_is_waited_for_until_a_deadline(
         assert server.rows("SELECT max(of) FROM clusters") == [("1",)]
         threading.Timer(0.3, reader.connection.rollback).start()
         assert server.publish(2)
-            time.sleep(0)
     assert server.rows("SELECT max(of) FROM clusters") == [("2",)]
 
 
@@ -293,3 +306,158 @@ def test_a_connection_that_is_cut_leaves_what_was(server: Database) -> None:
         server.publish(2, confirm=cut)
     assert server.rows("SELECT max(of) FROM clusters") == [("1",)]
     assert server.publish(2)
+
+
+# ---- jobs
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a job over a file of documents that publishes into an SQLite database."""
+    (tmp_path / "tickets.db").touch()
+    monkeypatch.setenv("TICKETS_URL", f"sqlite:///{tmp_path}/tickets.db")
+    add_documents(tmp_path, 0, 60)
+    (tmp_path / "manifest.yaml").write_text(
+        "$schema: hmrf-dask/manifest/v1\nname: tickets\nresources: [{name: t, path: '*.jsonl'}]\n"
+        "documents: {keep: [of]}\n"
+        "answers: {sql: {query: 'select a, b, kind from judged', url_env: TICKETS_URL}}\n"
+    )
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "$schema: hmrf-dask/job/v1\nmanifest: manifest.yaml\nmethod: {n_clusters: 3}\n"
+        "output: out\nkeep: 2\npublish: {sql: {table: clusters, url_env: TICKETS_URL, "
+        "id_type: bigint, journal: true}}\n"
+    )
+    Database("TICKETS_URL", "sqlite").rows("CREATE TABLE judged (a integer, b text, kind text)")
+    return path
+
+
+def add_documents(folder: Path, first: int, number: int) -> None:
+    subjects = ("invoice card paid twice refund", "login password reset locked", "parcel late van")
+    lines = [
+        json.dumps({"id": one, "text": f"{subjects[one % 3]} {one % 7}", "of": str(one)})
+        for one in range(first, first + number)
+    ]
+    (folder / f"from-{first}.jsonl").write_text("\n".join(lines))
+
+
+def command(*words: str) -> Any:
+    return CliRunner().invoke(hmrf, list(words))
+
+
+def run_by_command(job: Path, *options: str) -> dict[str, Any]:
+    done = command("run", str(job), "--json", "--quiet", "--threads=2", *options)
+    assert done.exit_code == 0, done.output
+    return dict(json.loads(done.stdout))
+
+
+def test_nights_in_a_database(job: Path) -> None:
+    """Documents and answers come, clusters are named, and nothing is new: the table follows."""
+    shown = Database("TICKETS_URL", "sqlite")
+    assert run(job).answers["pairs"] == {"must": 0, "cannot": 0}
+    add_documents(job.parent, 60, 3)
+    shown.rows("INSERT INTO judged VALUES (0, '3', 'same'), (0, '1', 'different'), (1, 2, 'nope')")
+    with pytest.raises(InvalidInputError, match=r"answers of TICKETS_URL.jsonl, line 3: kind must"):
+        run(job)
+    assert shown.rows("SELECT count(*) FROM clusters") == [(60,)]
+    shown.rows("DELETE FROM judged WHERE kind = 'nope'")
+    report = run(job)
+    assert report.answers["pairs"] == {"must": 1, "cannot": 1}
+    published = shown.rows("SELECT doc_id, cluster, name, of FROM clusters")
+    assert {(str(id_), cluster) for id_, cluster, *_ in published} == {
+        (id_, row["cluster"]) for id_, row in assigned(report).items()
+    }
+    assert all(str(id_) == of for id_, *_, of in published)
+    names = (
+        "SELECT DISTINCT a.name = c.name FROM clusters a JOIN clusters_clusters c USING (cluster)"
+    )
+    assert shown.rows(names) == [(1,)]
+    assert shown.rows('SELECT release, documents, "new" FROM clusters_releases') == [
+        (1, 60, 60),
+        (2, 63, 3),
+    ]
+    kinds = "SELECT release, kind, count(*) FROM clusters_changes GROUP BY 1, 2 ORDER BY 1"
+    assert shown.rows(kinds) == [(1, "new", 3), (2, "kept", 3)]
+    cluster = published[0][1]
+    assert command("edit", f"{job.parent}/out", "--rename", str(cluster), "Post").exit_code == 0
+    assert run_by_command(job)["status"] == "up to date"
+    named = f"SELECT DISTINCT name FROM clusters WHERE cluster = {cluster}"
+    assert shown.rows(named) == [("Post",)]
+    assert shown.rows("SELECT kind, answer FROM clusters_journal") == [("name", "Post")]
+
+
+def test_a_release_that_was_not_published_is_by_the_next_start(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Database("TICKETS_URL", "sqlite")
+    with monkeypatch.context() as patch:
+        patch.setattr("hmrf_dask.jobs.run_job._publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(job)
+    with pytest.raises(ConfigurationError, match="no such table"):
+        shown.rows("SELECT * FROM clusters")
+    assert run_by_command(job)["status"] == "up to date"
+    assert shown.rows("SELECT count(*) FROM clusters") == [(60,)]
+
+
+def killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_name_that_is_taken_is_said_before_the_work(job: Path) -> None:
+    Database("TICKETS_URL", "sqlite").rows("CREATE TABLE Clusters_Changes (a)")
+    checked = command("check", str(job), "--quiet")
+    assert checked.exit_code == 78
+    assert "'Clusters_Changes', which no run of this program made" in checked.stderr
+    with pytest.raises(ConfigurationError, match="Clusters_Changes"):
+        run(job)
+    assert not list((job.parent / "out").glob("runs/*/assignments"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"table": "a.b.c"}, "must be a name, or a schema, a dot and a name"),
+        ({"table": "x" * 46}, "at most 45 bytes"),
+        ({"url_env": "postgresql://me:hunter2@host/t"}, "name of an environment variable"),
+        ({"id_type": "varchar"}, "text, bigint, uuid or numeric"),
+    ],
+)
+def test_mistakes_of_the_job_file(job: Path, change: dict[str, str], words: str) -> None:
+    sql = {"table": "clusters", "url_env": "TICKETS_URL"} | change
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        load_job(str(job), {"publish": {"sql": sql}})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ({"query": "delete from judged", "url_env": "TICKETS_URL"}, "must be one select"),
+        ({"query": "select 1", "url_env": "sqlite:///x:hunter2@y"}, "url_env"),
+    ],
+)
+def test_mistakes_of_queried_answers(job: Path, sql: dict[str, str], words: str) -> None:
+    manifest = job.parent / "manifest.yaml"
+    content = yaml.safe_load(manifest.read_text()) | {"answers": {"sql": sql}}
+    manifest.write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        load_manifest(manifest)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_answers_in_any_type_and_order(place: Database) -> None:
+    """Ids are text as those of documents are, and no order of rows makes other bytes."""
+    kinds = "numeric, b uuid" if place.dialect == "postgresql" else "text, b text"
+    one = "0b2f4a66-8c1a-4b6e-9f0e-1d2c3b4a5f60"
+    place.rows(f"CREATE TABLE judged (a {kinds}, kind boolean, trust real, said timestamp)")
+    place.rows(f"INSERT INTO judged VALUES ('7', '{one}', true, 0.5, '2026-11-20 10:00:00')")
+    place.rows(f"INSERT INTO judged VALUES ('12', '{one}', false, null, null)")
+    query = "select a, b, kind, trust, said as time from judged order by a"
+    data = query_answers(place.url_env, query)
+    assert data == query_answers(place.url_env, f"{query} desc")
+    found = parse_lines(data, named_after(place.url_env))
+    assert sorted(found.pairs.tolist()) == [["12", one], ["7", one]]
+    assert not found.bad
+    with pytest.raises(ConfigurationError, match=r"the columns must be a, b, kind .*\(select x AS"):
+        query_answers(place.url_env, "select a as first, b as second from judged")

@@ -45,13 +45,10 @@ def query_answers(url_env: str, query: str) -> bytes:
 
 
 def _rows(url_env: str, query: str) -> Iterator[dict[str, Any]]:
-    statement = f"SELECT * FROM {select_of(query)} AS q"
+    statement = select_of(query)
     with open_database(url_env) as database:
-        names: tuple[str, ...] | None = None
-        for batch in database.batches(statement):
-            if names is None:
-                names = tuple(batch.schema.names)
-                _refuse_columns(names)
+        _refuse_columns(tuple(database.schema(statement).names))
+        for batch in database.batches(f"SELECT * FROM {statement} AS q"):
             for row in batch.to_pylist():
                 yield {name: value for name, value in row.items() if _says_something(value)}
 

@@ -253,9 +253,7 @@ class Publication:
     def _note_removed(self, name: str) -> None:
         """Let the list of releases name no table that is gone."""
         releases, value = self._relations.quoted(f"{self._name}_{RELEASES}"), literal(name)
-        self._relations.run(
-            f"UPDATE {releases} SET assignments = NULL WHERE assignments = {value}"
-        )
+        self._relations.run(f"UPDATE {releases} SET assignments = NULL WHERE assignments = {value}")
 
 
 def _whole_numbers(ids: pa.ChunkedArray) -> pa.ChunkedArray:

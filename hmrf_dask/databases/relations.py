@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -109,7 +109,7 @@ class Relations(ABC):
         None: the one that unqualified names are in.
     """
 
-    types: dict[pa.DataType, str]
+    types: ClassVar[dict[pa.DataType, str]]
 
     def __init__(self, database: Database, schema: str | None) -> None:
         self._database = database
@@ -131,6 +131,7 @@ class Relations(ABC):
 
     # ---- what there is
 
+    @abstractmethod
     def refuse_unwritable(self) -> None:
         """Raise ConfigurationError where no table can be made."""
 
@@ -164,9 +165,11 @@ class Relations(ABC):
     def drop(self, name: str) -> bool:
         """Remove a table that we made; return whether it is gone."""
 
+    @abstractmethod
     def convert(self, name: str, column: str, kind: str) -> None:
         """Give a column of texts another type, where the database has it."""
 
+    @abstractmethod
     def analyse(self, name: str) -> None:
         """Let the database count what a table holds."""
 
@@ -213,7 +216,7 @@ class Relations(ABC):
 class PostgresRelations(Relations):
     """Relations of PostgreSQL."""
 
-    types = {
+    types: ClassVar[dict[pa.DataType, str]] = {
         pa.string(): "text",
         pa.int32(): "integer",
         pa.int64(): "bigint",
@@ -374,7 +377,7 @@ class PostgresRelations(Relations):
 class SqliteRelations(Relations):
     """Relations of SQLite, where one transaction at a time writes."""
 
-    types = {
+    types: ClassVar[dict[pa.DataType, str]] = {
         pa.string(): "TEXT",
         pa.int32(): "INTEGER",
         pa.int64(): "INTEGER",
@@ -413,13 +416,20 @@ class SqliteRelations(Relations):
             "WHERE lower(substr(name, 1, length(?1))) = lower(?1)",
             name,
         )
-        return {
-            self.key_of(one): Relation(one, kind, Mark.of(text)) for one, kind, text in rows
-        }
+        return {self.key_of(one): Relation(one, kind, Mark.of(text)) for one, kind, text in rows}
 
     def key_of(self, name: str) -> str:
         """Return the name in small letters: capitals do not count."""
         return name.lower()
+
+    def refuse_unwritable(self) -> None:
+        """Do nothing: who may write the file may make tables."""
+
+    def convert(self, name: str, column: str, kind: str) -> None:
+        """Do nothing: there are no such types."""
+
+    def analyse(self, name: str) -> None:
+        """Do nothing: a few tables want no plan."""
 
     def create(self, name: str, schema: pa.Schema, mark: Mark) -> None:
         """Make an empty table."""

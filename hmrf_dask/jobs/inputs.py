@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from hmrf_dask.constraints.answer_query import named_after, query_answers
 from hmrf_dask.documents.batches import Batch, read_batches
 from hmrf_dask.documents.files import (
     DocumentFile,
@@ -20,7 +21,15 @@ from hmrf_dask.documents.files import (
     list_answers,
     list_files,
 )
-from hmrf_dask.documents.manifest import BUILTIN, Columns, Manifest, base_of, load_manifest
+from hmrf_dask.documents.manifest import (
+    BUILTIN,
+    Columns,
+    Manifest,
+    QueriedAnswers,
+    Query,
+    base_of,
+    load_manifest,
+)
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import read_yaml, refuse_other_kind, validated
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, meant
@@ -270,7 +279,8 @@ def gather(
     manifest_url = resolved(base, job.manifest)
     manifest = load_manifest(manifest_url)
     sources = sources_apart(job, address, manifest)
-    named = [read_answer_file(one) for one in list_answers(manifest, base_of(manifest_url))]
+    sources_of_answers = answers_named(manifest, base_of(manifest_url))
+    named = list(filter(None, map(read_answer_file, sources_of_answers)))
     more = [
         AnswerFile(one, read_whole(resolved(base, one), {}, ANSWER_BYTES)) for one in job.answers
     ]
@@ -361,8 +371,21 @@ def resolved(base: str, path: str) -> str:
     return path if "://" in path or os.path.isabs(path) else f"{base}/{path}"
 
 
-def read_answer_file(source: DocumentFile) -> AnswerFile:
-    """Return a pair file, which must have the hash that the manifest says."""
+def answers_named(manifest: Manifest, base: str) -> list[DocumentFile | Query]:
+    """Return the files of answers that a manifest names, or its query."""
+    if isinstance(manifest.answers, QueriedAnswers):
+        return [manifest.answers.sql]
+    return [*list_answers(manifest, base)]
+
+
+def read_answer_file(source: DocumentFile | Query) -> AnswerFile | None:
+    """Return a pair file, which must have the hash that the manifest says, or rows of a query.
+
+    None where a query gives no rows: a table that people write into begins without any.
+    """
+    if isinstance(source, Query):
+        rows = query_answers(source.url_env, source.query)
+        return AnswerFile(named_after(source.url_env), rows) if rows else None
     data = read_whole(source.url, dict(source.options), ANSWER_BYTES)
     algorithm, _, wanted = (source.hash or "").partition(":")
     if wanted and hashlib.new(algorithm, data, usedforsecurity=False).hexdigest() != wanted:

@@ -17,9 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.databases.connection import VARIABLE
 from hmrf_dask.databases.publication import MOST_BYTES
-from hmrf_dask.documents.yaml_files import NAME_PATTERN, Place
+from hmrf_dask.documents.yaml_files import NAME_PATTERN, Place, Variable
 from hmrf_dask.errors import meant
 from hmrf_dask.jobs.clusters import Cluster, Section
 from hmrf_dask.parameters import (
@@ -255,7 +254,7 @@ class SqlTarget(Section):
         description="Name of the view that shows the assignments, or SCHEMA.NAME; with _clusters, "
         "_releases and _changes at its end there are more. What is there of others is refused.",
     )
-    url_env: str = Field(
+    url_env: Variable = Field(
         description="The environment variable with the address of the database: "
         "postgresql://… or sqlite:///…. A password is in that variable or in .pgpass.",
     )
@@ -283,16 +282,6 @@ class SqlTarget(Section):
             raise ValueError(
                 f"must have a name of at most {MOST_BYTES} bytes, as more is put after it, got "
                 f"{shortened(name)}"
-            )
-        return given
-
-    @field_validator("url_env")
-    @classmethod
-    def _is_a_variable(cls, given: str) -> str:
-        if not re.fullmatch(VARIABLE, given):  # never repeated: it may be the address itself
-            raise ValueError(
-                "must be the name of an environment variable that holds the address, such as "
-                "TICKETS_URL, got something else; put the address into such a variable"
             )
         return given
 

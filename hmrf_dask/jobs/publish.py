@@ -16,13 +16,14 @@ from hmrf_dask.databases.connection import open_database
 from hmrf_dask.databases.publication import CHANGES, JOURNAL, RELEASES, Contents, Publication, Rows
 from hmrf_dask.databases.relations import Mark
 from hmrf_dask.documents.manifest import ASSIGNED
+from hmrf_dask.jobs.assignments import NAME as CLUSTERS_FILE
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import SqlTarget
-from hmrf_dask.jobs.assignments import NAME as CLUSTERS_FILE
 from hmrf_dask.jobs.places import LINEAGE, last_release
 from hmrf_dask.jobs.released import ReleasedModel
 from hmrf_dask.releases.lineage import Change, Flow, Lineage
 from hmrf_dask.releases.lock import open_output
+from hmrf_dask.releases.ownership import Owner
 from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.whole_files import decode_parquet
@@ -69,29 +70,24 @@ _ENTRIES = pa.schema(
 )
 
 
-def check_publishing(inputs: Inputs) -> None:
+def check_publishing(target: SqlTarget, owner: Owner, *, take_over: bool = False) -> None:
     """Refuse names in a database that are taken, before hours of work; nothing is written."""
-    if target := _target(inputs):
-        with _publication(target, _mark_of(inputs)) as publication:
-            publication.shown(take_over=inputs.take_over)
+    with _publication(target, Mark(owner.job, owner.manifest)) as publication:
+        publication.shown(take_over=take_over)
 
 
-def is_published(inputs: Inputs) -> bool:
-    """Return whether readers of the database see the last release, where a job publishes any."""
-    if not (target := _target(inputs)):
-        return True
+def is_published(inputs: Inputs, target: SqlTarget) -> bool:
+    """Return whether readers of the database see the last release as it is called now."""
     mark = _mark_of(inputs, _released(inputs))
     with _publication(target, mark) as publication:
         return publication.shown(take_over=inputs.take_over) == mark
 
 
-def publish_release(inputs: Inputs, confirm: Callable[[], None]) -> None:
-    """Let readers of the database see the last release, where a job publishes any.
+def publish_release(inputs: Inputs, target: SqlTarget, confirm: Callable[[], None]) -> None:
+    """Let readers of the database see the last release.
 
     `confirm` is called before the commit: what it raises leaves all as it was.
     """
-    if not (target := _target(inputs)):
-        return
     released = _released(inputs)
     with _publication(target, _mark_of(inputs, released)) as publication:
         contents = _contents(inputs, released, publication.table, journal=target.journal)
@@ -99,10 +95,6 @@ def publish_release(inputs: Inputs, confirm: Callable[[], None]) -> None:
             contents, patience=target.wait, confirm=confirm, take_over=inputs.take_over
         )
         publication.remove_old(inputs.job.keep, target.wait)
-
-
-def _target(inputs: Inputs) -> SqlTarget | None:
-    return None if inputs.job.publish is None else inputs.job.publish.sql
 
 
 @contextmanager
@@ -133,11 +125,9 @@ def _released(inputs: Inputs) -> _Released:
     return _Released(release, ReleasedModel(inputs.output, release), lineage, clusters)
 
 
-def _mark_of(inputs: Inputs, released: _Released | None = None) -> Mark:
-    """Return the mark of a release, or of none that is there yet."""
+def _mark_of(inputs: Inputs, released: _Released) -> Mark:
+    """Return what is written on the views that show a release."""
     owner = inputs.owner
-    if released is None:
-        return Mark(owner.job, owner.manifest)
     names = digest(json.dumps(sorted(released.model.names.items())).encode())[:16]
     release = released.release
     return Mark(owner.job, owner.manifest, release.number, release.run, names)

@@ -227,7 +227,7 @@ def report_if_done(inputs: Inputs) -> Report | None:
     if inputs.job.publish is not None:
         from hmrf_dask.jobs.publish import is_published
 
-        if not is_published(inputs):
+        if not is_published(inputs, inputs.job.publish.sql):
             with held(inputs.output, release.run) as hold:
                 _publish(inputs, hold)
     return report
@@ -296,7 +296,8 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
     if inputs.job.publish is not None:
         from hmrf_dask.jobs.publish import check_publishing
 
-        check_publishing(inputs)
+        target = inputs.job.publish.sql
+        check_publishing(target, inputs.owner, take_over=inputs.take_over)
     if damage := pointer_damage(storage):
         warnings.warn(f"{damage}; it is written again", HmrfWarning, stacklevel=2)
         storage.delete([LATEST])  # the newest release is found without it
@@ -407,7 +408,7 @@ def _publish(inputs: Inputs, hold: OutputLock) -> None:
     if inputs.job.publish is not None:
         from hmrf_dask.jobs.publish import publish_release
 
-        publish_release(inputs, hold.check)
+        publish_release(inputs, inputs.job.publish.sql, hold.check)
 
 
 def _name_clusters(run: JobRun, namer: str) -> None:

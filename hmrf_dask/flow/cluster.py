@@ -35,13 +35,14 @@ from hmrf_dask.flow.clients import (
     setting,
 )
 from hmrf_dask.kernels.compiled import kernel_path, path_differences
-from hmrf_dask.storage.remote import seconds_of, signs_of_life
+from hmrf_dask.storage.remote import seconds_of, signs_of_life, store_traffic
 
 if TYPE_CHECKING:
     from hmrf_dask.checkpoints.directory import RunDirectory
 
 log = logging.getLogger("hmrf_dask")
 METRIC = "hmrf_life"
+TRAFFIC = "hmrf_traffic"
 POLL = 2.0  # seconds between two surveys of the workers while a graph runs
 STALE = 30.0  # seconds without a heartbeat after which a worker is not busy
 SHARE = 0.01  # of a core that a task takes at least while it computes
@@ -365,7 +366,9 @@ def report_life() -> None:
         from distributed import get_worker
 
         try:
-            get_worker().metrics.setdefault(METRIC, _life_of_tasks)
+            metrics = get_worker().metrics
+            metrics.setdefault(METRIC, _life_of_tasks)
+            metrics.setdefault(TRAFFIC, _traffic_of)
         except ValueError:  # no task of a worker
             return
 
@@ -376,6 +379,11 @@ def _life_of_tasks(worker: Any) -> dict[str, float]:
         running = dict(worker.active_threads)
         signs = signs_of_life()  # each counts as a second of processor time
         return {str(key): _processor_seconds(thread) + signs for thread, key in running.items()}
+
+
+def _traffic_of(worker: Any) -> dict[str, int]:
+    """Return the bytes that a worker sent of its values, and what it had to do with stores."""
+    return {"worker_sent_bytes": worker.transfer_outgoing_bytes_total, **store_traffic()}
 
 
 def _processor_seconds(thread: int) -> float:

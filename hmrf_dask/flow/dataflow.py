@@ -77,6 +77,9 @@ class Dataflow:
         """Return the workers that tasks can be given to by name, at least one; here none."""
         return []
 
+    def tell(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call function(*arguments) in every worker process, and wait for none of them."""
+
     @property
     def n_workers(self) -> int:
         """How many workers there are now."""
@@ -418,6 +421,12 @@ class DaskFlow(Dataflow):
         """Return the addresses of the workers of a cluster; a first one is waited for."""
         client = active_client()
         return [] if client is None else some_workers(client)
+
+    def tell(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call function(*arguments) in every worker process, and wait for none of them."""
+        client = active_client()
+        if client is not None:
+            begin(client, partial(client.run, function, *arguments))
 
     @property
     def n_workers(self) -> int:

@@ -253,11 +253,9 @@ def write_at(visit: Visit, name: str, run: CheckpointStore, number: int) -> Labe
     return run.write_rows(number, part, visit.first, centroids)
 
 
-def sums_at(visit: Visit, name: str) -> IntArray:
-    """Return the sums of an owner's clusters."""
-    _forget(visit.dead)
-    sums: IntArray = _take(name, visit.first).sums
-    return sums
+def squares_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> FloatArray:
+    """Return ‖S_h‖² of an owner's clusters."""
+    return round_at(visit, metric, numbers, name).squares
 
 
 def fold_at(
@@ -276,8 +274,8 @@ def round_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> Round
     """Return the sums of an owner's clusters and their ‖S_h‖², as first variation reads them."""
     _forget(visit.dead)
     held = _take(name, visit.first)
-    empty = _model(metric, numbers, np.zeros((0, 0)))
-    squares = squares_of(held.sums, column_weights(empty), numbers.exponent)
+    weights = column_weights(_model(metric, numbers, np.zeros((0, 0))))
+    squares = squares_of(held.sums, weights, numbers.exponent)
     return RoundSlice(held.sums, held.counts, squares)
 
 
@@ -290,9 +288,13 @@ def slice_of(visit: Visit, name: str) -> FloatArray:
     return shown
 
 
-def forget_all(visit: Visit) -> None:
-    """Let go of all that a fit held here."""
-    _forget(visit.dead)
+def leave(fit: str) -> None:
+    """Let go of all that a fit held in this process."""
+    with _lock:
+        for key in [key for key in _held if key[0].startswith(fit)]:
+            _held.pop(key, None)
+        for name in [name for name in _assembled if name.startswith(fit)]:
+            _assembled.pop(name, None)
 
 
 def _model(metric: Metric, numbers: Numbers, centroids: FloatArray) -> Model:

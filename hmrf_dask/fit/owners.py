@@ -38,7 +38,7 @@ REMEMBERED = 64  # names of what died, for owners that were busy when it did
 
 
 class Owned:
-    """K × n numbers that owners hold, a slice each: their name."""
+    """K × n numbers that owners hold, some rows each: their name."""
 
     def __init__(self, owners: Owners, width: int, name: str | None = None) -> None:
         self.owners = owners
@@ -151,14 +151,14 @@ class Owners:
         held = Owned(self, self.n_features)
         known = self.metric(model), numbers_of(model), held.name
         if isinstance(centroids, np.ndarray):
-            slices = [self.flow.share(centroids[first:last]) for first, last in self.ranges]
+            pieces = [self.flow.share(centroids[first:last]) for first, last in self.ranges]
         else:
             cut = tasks.rows_between
-            slices = [self.flow.lazy(cut, centroids, *ends) for ends in self.ranges]
+            pieces = [self.flow.lazy(cut, centroids, *ends) for ends in self.ranges]
         self.flow.compute(
             [
                 self.at(number, tasks.place_centroids, *known, rows)
-                for number, rows in enumerate(slices)
+                for number, rows in enumerate(pieces)
             ]
         )
         return replace(model, centroids=held)
@@ -269,15 +269,15 @@ class Owners:
     # ---- what tasks over rows are given
 
     def model(self, model: Model) -> Joined:
-        """Return a model for tasks: put together once in a process, of slices sent there once."""
+        """Return a model for tasks: put together once in a process, of what is sent there once."""
         sketch = tasks.Sketch(self.new_name(), numbers_of(model), model.limits, model.drift)
-        slices = self.each(tasks.slice_of, model.centroids.name)
-        return Joined(tasks.assembled, (self.flow.share(sketch), self.metric(model), slices))
+        pieces = self.each(tasks.shown_centroids, model.centroids.name)
+        return Joined(tasks.assembled, (self.flow.share(sketch), self.metric(model), pieces))
 
     def sources(self, state: State, model: Lazy) -> Joined:
         """Return what tasks of first variation read, with its `model`."""
-        slices = self.each(tasks.round_at, *self._of(state))
-        return Joined(tasks.assembled_sources, (self.new_name(), model, slices, state.optimal))
+        pieces = self.each(tasks.round_at, *self._of(state))
+        return Joined(tasks.assembled_sources, (self.new_name(), model, pieces, state.optimal))
 
     def ready(self, model: Joined) -> Joined:
         """Return the same model with what the nearest centroids of rows are found by."""
@@ -292,12 +292,6 @@ def numbers_of(model: Model) -> tasks.Numbers:
 def _added(parts: Any) -> int | None:
     known = [part for part in parts if part is not None]
     return sum(known) if known else None
-
-
-def _groups(values: Sequence[Any], number: int) -> list[list[Any]]:
-    """Return values in so many runs; slices of one worker follow one another."""
-    bounds = np.linspace(0, len(values), min(number, len(values)) + 1).round().astype(int)
-    return [list(values[first:last]) for first, last in pairwise(bounds.tolist())]
 
 
 def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:

@@ -30,17 +30,15 @@ from hmrf_dask.flow.cluster import (
     LostWorkError,
     fetch,
     futures_of,
-    homes_of,
     other_path,
     reaches_workers,
     report_life,
-    slices_of,
-    some_workers,
     threads_here,
     wait_for,
     workers_by_name,
 )
 from hmrf_dask.flow.here import Call, Pool
+from hmrf_dask.flow.places import homes_of, slices_of, some_workers
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.rows.files import BlockSource, InTurn

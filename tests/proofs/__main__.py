@@ -26,12 +26,14 @@ from tests.proofs.hostile import HOSTILE_ROWS
 from tests.proofs.jobs import JOB_ROWS
 from tests.proofs.loop import LOOP_ROWS, Row
 from tests.proofs.million import MILLION_ROWS
+from tests.proofs.owners import OWNER_ROWS
 from tests.proofs.refusals import REFUSAL_ROWS
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "proof.json"
 ROWS = (
     *LOOP_ROWS,
+    *OWNER_ROWS,
     *JOB_ROWS,
     *FROZEN_ROWS,
     *HOSTILE_ROWS,

@@ -25,10 +25,11 @@ from tests.proofs.hostile import HOSTILE_ROWS
 from tests.proofs.jobs import JOB_ROWS
 from tests.proofs.loop import LOOP_ROWS, Row
 from tests.proofs.million import MILLION_ROWS
+from tests.proofs.plan import PLAN_ROWS
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "proof.json"
-ROWS = (*LOOP_ROWS, *JOB_ROWS, *FROZEN_ROWS, *HOSTILE_ROWS, *FLIP_ROWS, *MILLION_ROWS)
+ROWS = (*LOOP_ROWS, *JOB_ROWS, *FROZEN_ROWS, *HOSTILE_ROWS, *FLIP_ROWS, *MILLION_ROWS, *PLAN_ROWS)
 
 
 def main() -> int:
@@ -112,7 +113,8 @@ def _show(row: Row, found: dict[str, Any]) -> None:
 def _lines(figures: dict[str, Any]) -> list[str]:
     """Return what a person reads of a row's figures; a row that has its own table shows that."""
     if "table" in figures:
-        return [f"vectoriser: {figures['vectoriser']}", *figures["table"]]
+        about = [f"vectoriser: {figures['vectoriser']}"] if "vectoriser" in figures else []
+        return [*about, *figures["table"]]
     return [f"{key}: {value}" for key, value in figures.items()]
 
 

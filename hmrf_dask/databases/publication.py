@@ -17,8 +17,9 @@ from hmrf_dask.errors import ConfigurationError, InvalidInputError
 
 IdType = Literal["text", "bigint", "uuid", "numeric"]
 MOST_BYTES: Final = 45  # of a view's name: PostgreSQL cuts names at 63, and tables add to it
-CLUSTERS, RELEASES, CHANGES, JOURNAL = "clusters", "releases", "changes", "journal"
-_ENDINGS: Final = tuple(f"_{part}" for part in (CLUSTERS, RELEASES, CHANGES, JOURNAL))
+CLUSTERS, RELEASES, CHANGES = "clusters", "releases", "changes"
+QUESTIONS, JOURNAL = "questions", "journal"
+_ENDINGS: Final = tuple(f"_{part}" for part in (CLUSTERS, RELEASES, CHANGES, QUESTIONS, JOURNAL))
 _OF_RELEASE: Final = re.compile(r"_[rc]\d+_[0-9a-f]{6}")
 OF_RUN: Final = ("release", "run")
 

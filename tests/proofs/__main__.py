@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.benchmarks.measuring import versions
 from tests.proofs.damage import FLIP_ROWS
+from tests.proofs.databases import DATABASE_ROWS
 from tests.proofs.frozen import FROZEN_ROWS
 from tests.proofs.hostile import HOSTILE_ROWS
 from tests.proofs.jobs import JOB_ROWS
@@ -28,7 +29,15 @@ from tests.proofs.million import MILLION_ROWS
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "proof.json"
-ROWS = (*LOOP_ROWS, *JOB_ROWS, *FROZEN_ROWS, *HOSTILE_ROWS, *FLIP_ROWS, *MILLION_ROWS)
+ROWS = (
+    *LOOP_ROWS,
+    *JOB_ROWS,
+    *DATABASE_ROWS,
+    *FROZEN_ROWS,
+    *HOSTILE_ROWS,
+    *FLIP_ROWS,
+    *MILLION_ROWS,
+)
 
 
 def main() -> int:

@@ -79,7 +79,7 @@ class Database:
         """Publish a release of `4 * number` documents."""
         table, contents = how.pop("table", "clusters"), how.pop("contents", None)
         keep, owner = how.pop("keep", 2), how.pop("owner", "tickets")
-        mark = Mark(owner, "m", number, f"{number:016x}", how.pop("names", ""))
+        mark = Mark(owner, "m", "2026", number, f"{number:016x}", how.pop("names", ""))
         id_type = how.pop("id_type", "text")
         how = {"patience": 20.0, "confirm": lambda: None} | how
         with open_database(self.url_env, writes=True) as database:
@@ -245,6 +245,9 @@ def test_ids_in_the_type_they_had(place: Database) -> None:
         contents = contents_of(2, ids=["1", bad])
         with pytest.raises(InvalidInputError, match=f"bigint must .* got '{bad}'"):
             place.publish(2, id_type="bigint", contents=contents)
+    long_ids = contents_of(2, ids=["x" * 4096, "y" * 4096])
+    place.publish(2, table="long", contents=long_ids)
+    assert place.rows("SELECT length(doc_id) FROM long") == [(4096,), (4096,)]
     if place.dialect == "postgresql":
         one = "0b2f4a66-8c1a-4b6e-9f0e-1d2c3b4a5f60"
         place.publish(2, table="u", id_type="uuid", contents=contents_of(2, ids=[one]))
@@ -482,6 +485,18 @@ def test_a_name_that_is_taken_is_said_before_the_work(job: Path) -> None:
     with pytest.raises(ConfigurationError, match="Clusters_Changes"):
         run(job)
     assert not list((job.parent / "out").glob("runs/*/assignments"))
+
+
+def test_a_trial_elsewhere_does_not_replace_what_is_shown(job: Path) -> None:
+    """Clusters of another output have other ids: whoever reads the table would not see it."""
+    shown = Database("TICKETS_URL")
+    run(job)
+    add_documents(job.parent, 60, 3)
+    with pytest.raises(ConfigurationError, match=r"one output of one job, got 'clusters'"):
+        run(job, output="trial")
+    assert shown.rows("SELECT count(*) FROM clusters") == [(60,)]
+    assert run_by_command(job, "--output", str(job.parent / "trial"), "--take-over")["release"] == 1
+    assert shown.rows("SELECT count(*) FROM clusters") == [(63,)]
 
 
 @pytest.mark.parametrize(

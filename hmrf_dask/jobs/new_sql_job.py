@@ -150,7 +150,9 @@ def _documents(table: Table, records: FirstRecords, wanted: Wanted) -> Documents
     columns["other"] = tuple(name for name in columns["other"] if name not in used)
     texts = [text for name in columns["text"] for text in records.values(name)]
     n_documents = len(records.rows) if records.complete else None
-    return Documents(table.name, "sql", (), texts, n_documents, columns, records)
+    return Documents(
+        table.name, "sql", (), texts, n_documents=n_documents, columns=columns, records=records
+    )
 
 
 def _query(database: Database, table: Table, columns: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from hmrf_dask.jobs.questions import decode_questions
 from hmrf_dask.jobs.released import ReleasedModel
 from hmrf_dask.releases.lineage import Change, Flow, Lineage
 from hmrf_dask.releases.lock import open_output
-from hmrf_dask.releases.ownership import Owner
+from hmrf_dask.releases.ownership import Owner, read_owner
 from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.whole_files import decode_parquet
@@ -91,9 +91,11 @@ _ENTRIES = pa.schema(
 )
 
 
-def check_publishing(target: SqlTarget, owner: Owner, *, take_over: bool = False) -> None:
+def check_publishing(
+    target: SqlTarget, output: str, owner: Owner, *, take_over: bool = False
+) -> None:
     """Refuse names in a database that are taken, before hours of work; nothing is written."""
-    with _publication(target, Mark(owner.job, owner.manifest)) as publication:
+    with _publication(target, _of_output(output, owner)) as publication:
         publication.shown(take_over=take_over)
 
 
@@ -143,12 +145,18 @@ def _released(inputs: Inputs) -> _Released:
     return _Released(release, ReleasedModel(inputs.output, release))
 
 
+def _of_output(output: str, owner: Owner) -> Mark:
+    """Return whose the relations of an output are; they are of no other one of the same job."""
+    recorded = read_owner(open_output(output, None))
+    return Mark(owner.job, owner.manifest, "" if recorded is None else recorded.since)
+
+
 def _mark_of(inputs: Inputs, released: _Released) -> Mark:
     """Return what is written on the views that show a release."""
-    owner = inputs.owner
+    own = _of_output(inputs.output, inputs.owner)
     names = digest(json.dumps(sorted(released.model.names.items())).encode())[:16]
     release = released.release
-    return Mark(owner.job, owner.manifest, release.number, release.run, names)
+    return replace(own, release=release.number, run=release.run, names=names)
 
 
 def _contents(inputs: Inputs, released: _Released, table: str, *, journal: bool) -> Contents:

@@ -473,6 +473,18 @@ def test_a_release_that_was_not_published_is_by_the_next_start(
     assert shown.rows("SELECT count(*) FROM clusters") == [(60,)]
 
 
+def test_a_database_that_is_gone_costs_no_work(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any, **__: Any) -> None:
+        raise SourceUnavailableError("the database of TICKETS_URL: it shuts down; run again later")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Relations, "load", gone)
+        with pytest.raises(SourceUnavailableError, match=r"release 1 is there and not published"):
+            run(job)
+    assert run_by_command(job)["status"] == "up to date"
+    assert Database("TICKETS_URL").rows("SELECT count(*) FROM clusters") == [(60,)]
+
+
 def killed(*_: Any) -> None:
     raise KeyboardInterrupt
 

@@ -24,6 +24,7 @@ from hmrf_dask.databases.publication import (
 )
 from hmrf_dask.databases.relations import Mark
 from hmrf_dask.documents.manifest import ASSIGNED
+from hmrf_dask.errors import SourceUnavailableError
 from hmrf_dask.jobs.assignments import NAME as CLUSTERS_FILE
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import SqlTarget
@@ -112,7 +113,11 @@ def publish_release(inputs: Inputs, target: SqlTarget, confirm: Callable[[], Non
     `confirm` is called before the commit: what it raises leaves all as it was.
     """
     released = _released(inputs)
-    with _publication(target, _mark_of(inputs, released)) as publication:
+    number = released.release.number
+    with (
+        _said_what_is_there(number),
+        _publication(target, _mark_of(inputs, released)) as publication,
+    ):
         contents = _contents(inputs, released, publication.table, journal=target.journal)
         publication.publish(
             contents, patience=target.wait, confirm=confirm, take_over=inputs.take_over
@@ -124,6 +129,17 @@ def publish_release(inputs: Inputs, target: SqlTarget, confirm: Callable[[], Non
 def _publication(target: SqlTarget, mark: Mark) -> Iterator[Publication]:
     with open_database(target.url_env, writes=True) as database:
         yield Publication(database, target.table, mark, target.id_type)
+
+
+@contextmanager
+def _said_what_is_there(number: int) -> Iterator[None]:
+    """Let an error that may pass say that the work of the run is not lost."""
+    try:
+        yield
+    except SourceUnavailableError as error:
+        raise SourceUnavailableError(
+            f"release {number} is there and not published yet: {error}; it is published then"
+        ) from None
 
 
 class _Released(NamedTuple):

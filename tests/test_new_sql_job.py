@@ -101,6 +101,19 @@ def test_odd_names_are_quoted(dialect: str) -> None:
 
 
 @SQLITE_FIRST
+def test_several_columns_may_be_the_key(dialect: str) -> None:
+    make(
+        "CREATE TABLE mails (box text, number bigint, body text, PRIMARY KEY (box, number))",
+        "INSERT INTO mails VALUES ('in', 1, 'a letter of a few words')",
+    )
+    made = job_for_table(NAME)
+    content = manifest_of(made)
+    assert content["resources"][0]["sql"]["key"] == ["box", "number"]
+    assert content["documents"] == {"text": "body"}
+    assert made.columns["id"] == "box, number"
+
+
+@SQLITE_FIRST
 def test_what_this_program_made_is_no_candidate(dialect: str) -> None:
     mark = "hmrf-dask {}"
     if dialect == "sqlite":

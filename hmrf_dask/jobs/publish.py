@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.whole_files import decode_parquet
 
+_REMOVING_SECONDS = 5.0
 _TYPES = {
     "doc_id": pa.string(),
     "cluster": pa.int32(),
@@ -122,7 +123,8 @@ def publish_release(inputs: Inputs, target: SqlTarget, confirm: Callable[[], Non
         publication.publish(
             contents, patience=target.wait, confirm=confirm, take_over=inputs.take_over
         )
-        publication.remove_old(inputs.job.keep, target.wait)
+        with suppress(SourceUnavailableError):  # what somebody reads now goes another time
+            publication.remove_old(inputs.job.keep, _REMOVING_SECONDS)
 
 
 @contextmanager

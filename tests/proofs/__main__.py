@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.benchmarks.measuring import versions
 from tests.proofs.damage import FLIP_ROWS
+from tests.proofs.databases import DATABASE_ROWS
 from tests.proofs.engines import ENGINE_ROWS
 from tests.proofs.frozen import FROZEN_ROWS
 from tests.proofs.hostile import HOSTILE_ROWS
@@ -36,6 +37,7 @@ ROWS = (
     *LOOP_ROWS,
     *OWNER_ROWS,
     *JOB_ROWS,
+    *DATABASE_ROWS,
     *FROZEN_ROWS,
     *HOSTILE_ROWS,
     *FLIP_ROWS,

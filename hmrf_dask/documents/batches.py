@@ -153,7 +153,7 @@ def read_batches(
 
 def batches_of(
     read: Iterable[pa.RecordBatch | Batch], name: str, columns: Columns
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """Yield what a source reads of a segment as documents, and what is none.
 
     Arrow batches have rows without a number: what is wrong with one is said under its id.

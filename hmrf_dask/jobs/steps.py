@@ -182,7 +182,7 @@ class JobRun:
     @cached_property
     def changes(self) -> Changes:
         """What happened to the files since the last release."""
-        return compare(self.last_files, self.inputs.sources)
+        return compare(self.last_files, self.inputs.segments)
 
     @cached_property
     def last_files(self) -> dict[str, FileEntry]:
@@ -326,6 +326,7 @@ def planned_steps(run: JobRun) -> list[str]:
         "choose questions": fits and bool(run.inputs.job.questions),
         "write the report": True,
         "publish": True,
+        "publish in the database": run.inputs.job.publish is not None,
         "write the report page": True,
     }
     return [name for name, comes in steps.items() if comes]

@@ -12,8 +12,8 @@ import numpy as np
 
 from hmrf_dask.constraints.answer_files import PairLines, parse_lines
 from hmrf_dask.documents.batches import Batch, Reject, SeenIds
-from hmrf_dask.documents.files import SEGMENT_BYTES, DocumentFile, is_cut, list_answers
-from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
+from hmrf_dask.documents.files import SEGMENT_BYTES, DocumentFile, is_cut
+from hmrf_dask.documents.manifest import Columns, Query, base_of, load_manifest
 from hmrf_dask.documents.segments import DocumentSegment, list_documents
 from hmrf_dask.documents.sources import BATCH_ROWS
 from hmrf_dask.documents.yaml_files import is_kind, read_yaml
@@ -39,6 +39,7 @@ from hmrf_dask.jobs.answers import (
 )
 from hmrf_dask.jobs.former import Documents, look_up
 from hmrf_dask.jobs.inputs import (
+    answers_named,
     embedder_of,
     load_job,
     output_of,
@@ -49,6 +50,7 @@ from hmrf_dask.jobs.inputs import (
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.journal import take
 from hmrf_dask.jobs.parent import last_release
+from hmrf_dask.jobs.publish import check_publishing
 from hmrf_dask.jobs.quarantine import is_too_much, over_the_share
 from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.releases.lock import open_output
@@ -83,7 +85,7 @@ class AnswerFindings:
 
 
 def survey_answers(
-    sources: Iterable[DocumentFile], problems: list[str], run: NextRun | None = None
+    sources: Iterable[DocumentFile | Query], problems: list[str], run: NextRun | None = None
 ) -> tuple[Given, int]:
     """Return the answers of files, and of the journal of a run's output, and how many were read.
 
@@ -93,8 +95,8 @@ def survey_answers(
     given = NOTHING_GIVEN
     for source in sources:
         try:
-            file = read_answer_file(source)
-            read.append((file.path, parse_lines(file.data, file.path)))
+            if file := read_answer_file(source):
+                read.append((file.path, parse_lines(file.data, file.path)))
         except InvalidInputError as error:
             problems.append(str(error))
     if run is not None and (journal := take(run.output)).identity:
@@ -222,7 +224,7 @@ def check_manifest(
     those of the manifest. Without a run, what stops a job that does not say counts as a problem.
     """
     manifest, base = load_manifest(url), base_of(url)
-    files = [] if manifest.answers is None else list_answers(manifest, base)
+    files = answers_named(manifest, base)
     files += [DocumentFile(one, one, 0, "", "csv") for one in more_answers]
     with closing(list_documents(manifest, base)) as documents:
         segments = documents.segments
@@ -448,6 +450,11 @@ def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) 
             raise
         raise ConfigurationError("; ".join(problems)) from error
     found.output = output
+    if job.publish is not None:
+        table = job.publish.sql
+        found.remarks.append(
+            f"releases are shown as {table.table} in the database of {table.url_env}"
+        )
     found.problems[:0] = problems
     if problems:
         found.exit_code = ConfigurationError.exit_code
@@ -466,7 +473,10 @@ def _check_output(job: Job, address: str) -> list[str]:
         refuse_places(job, address, manifest)
         refuse_memory(job.output, "output")
         embedder_of(job, address)
-        refuse_other(open_output(output_of(job, address), None), Owner(job.name, manifest.name))
+        owner = Owner(job.name, manifest.name)
+        refuse_other(open_output(output_of(job, address), None), owner)
+        if job.publish is not None:
+            check_publishing(job.publish.sql, output_of(job, address), owner)
     except HmrfError as error:
         if isinstance(error, SourceError) or error.exit_code != ConfigurationError.exit_code:
             raise

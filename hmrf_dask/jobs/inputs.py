@@ -13,8 +13,17 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple
 
+from hmrf_dask.constraints.answer_query import named_after, query_answers
 from hmrf_dask.documents.files import DocumentFile, cut_at_magic, is_relative, list_answers
-from hmrf_dask.documents.manifest import BUILTIN, Manifest, Resource, base_of, load_manifest
+from hmrf_dask.documents.manifest import (
+    BUILTIN,
+    Manifest,
+    QueriedAnswers,
+    Query,
+    Resource,
+    base_of,
+    load_manifest,
+)
 from hmrf_dask.documents.segments import (
     Documents,
     DocumentSegment,
@@ -156,7 +165,7 @@ def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
 
 # What a job says that changes no result.
 _IGNORED = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep", "private"}
-_IGNORED |= {"names"}
+_IGNORED |= {"names", "publish"}
 
 
 @dataclass(frozen=True)
@@ -247,7 +256,8 @@ def gather(
     manifest = load_manifest(manifest_url)
     output = output_of(job, address)
     documents = documents_apart(job, address, manifest, _before(output, manifest, from_release))
-    named = [read_answer_file(one) for one in list_answers(manifest, base_of(manifest_url))]
+    sources_of_answers = answers_named(manifest, base_of(manifest_url))
+    named = list(filter(None, map(read_answer_file, sources_of_answers)))
     more = [
         AnswerFile(one, read_whole(resolved(base, one), {}, ANSWER_BYTES)) for one in job.answers
     ]
@@ -380,8 +390,21 @@ def resolved(base: str, path: str) -> str:
     return path if "://" in path or os.path.isabs(path) else f"{base}/{path}"
 
 
-def read_answer_file(source: DocumentFile) -> AnswerFile:
-    """Return a pair file, which must have the hash that the manifest says."""
+def answers_named(manifest: Manifest, base: str) -> list[DocumentFile | Query]:
+    """Return the files of answers that a manifest names, or its query."""
+    if isinstance(manifest.answers, QueriedAnswers):
+        return [manifest.answers.sql]
+    return [*list_answers(manifest, base)]
+
+
+def read_answer_file(source: DocumentFile | Query) -> AnswerFile | None:
+    """Return a pair file, which must have the hash that the manifest says, or rows of a query.
+
+    None where a query gives no rows: a table that people write into begins without any.
+    """
+    if isinstance(source, Query):
+        rows = query_answers(source.url_env, source.query)
+        return AnswerFile(named_after(source.url_env), rows) if rows else None
     data = read_whole(source.url, dict(source.options), ANSWER_BYTES)
     algorithm, _, wanted = (source.hash or "").partition(":")
     if wanted and hashlib.new(algorithm, data, usedforsecurity=False).hexdigest() != wanted:

@@ -330,6 +330,7 @@ def planned_steps(run: JobRun) -> list[str]:
         "choose questions": fits and bool(run.inputs.job.questions),
         "write the report": True,
         "publish": True,
+        "publish in the database": run.inputs.job.publish is not None,
         "write the report page": True,
     }
     return [name for name, comes in steps.items() if comes]

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -144,8 +143,9 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def database(postgres: Postgres) -> Iterator[str]:
-    """Give the address of a new and empty database."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    postgres.run(f"CREATE DATABASE {name} TEMPLATE template0")
-    yield postgres.url(name)
-    postgres.run(f"DROP DATABASE {name} WITH (FORCE)")
+    """Give the address of a database that is empty; what a test left there goes with its end."""
+    yield postgres.url()
+    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'"
+    postgres.run(f"{others} AND pid <> pg_backend_pid()")
+    made = ["CREATE SCHEMA public", "GRANT ALL ON SCHEMA public TO public"]
+    postgres.run("DROP SCHEMA public CASCADE", *made)

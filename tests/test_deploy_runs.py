@@ -146,7 +146,7 @@ def started(
         with suppress(subprocess.TimeoutExpired):
             process.wait(20)
         process.kill()
-        process.wait()
+        process.communicate()  # closes what it wrote to
 
 
 def compose(folder: Path) -> dict[str, Service]:

@@ -11,7 +11,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,8 @@ pytest.importorskip("aiohttp", reason="aiohttp is not installed: make setup does
 pytest.importorskip(
     "dask_kubernetes", reason="dask_kubernetes is not installed: make setup does it"
 )
-from tests.support.kubernetes import (
-    Kubernetes,
-    Objects,
-    RefusedError,
-    dask_operator,
-    kubernetes,
-    verdict,
-)
+from tests.support.kubernetes import Objects, RefusedError, verdict
+from tests.support.kubernetes_node import Kubernetes, dask_operator, kubernetes
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "kubernetes"
 CRONJOB = yaml.safe_load((FOLDER / "base" / "cronjob.yaml").read_text())["spec"]["jobTemplate"][
@@ -150,27 +145,29 @@ def clusters_of(output: str) -> dict[str, int]:
     }
 
 
+def eventually(function: Callable[[], Any], wanted: Any, seconds: float = 20) -> None:
+    """Wait until a function returns what is wanted."""
+    deadline = time.monotonic() + seconds
+    while (found := function()) != wanted:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+
 def left(cluster: Kubernetes) -> list[str]:
-    """Return what of Dask is left after a moment."""
-    deadline = time.monotonic() + 20
-    while True:
-        there = [f"{plural}/{name}" for plural in MADE for name in cluster.names(plural)]
-        there = [one for one in there if "-scheduler" in one or "-worker" in one or "dask" in one]
-        if not there or time.monotonic() > deadline:
-            return there
-        time.sleep(0.2)
+    """Return what of Dask is left."""
+    there = [f"{plural}/{name}" for plural in MADE for name in cluster.names(plural)]
+    return [one for one in there if re.search("-scheduler|-worker|dask", one)]
 
 
 def until_committed(pod: str, cluster: Kubernetes) -> None:
     """Wait until a run has committed something."""
     files = fsspec.filesystem("s3")
-    deadline = time.monotonic() + LONGEST
-    while not files.glob("my-bucket/clusters/runs/*/run/commits/*") and not files.glob(
-        "my-bucket/clusters/runs/*/commits/*"
-    ):
+
+    def committed() -> bool:
         assert pod not in cluster.node.codes, (cluster.folder / f"{pod}.log").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return bool(files.glob("my-bucket/clusters/runs/*/**/commits/*"))
+
+    eventually(committed, True, LONGEST)
 
 
 @pytest.mark.long
@@ -189,12 +186,12 @@ def test_a_night_is_ended_and_run_again(
         assert code == 128 + ended, (cluster.folder / "first.log").read_text()
         assert verdict(job["podFailurePolicy"], code) == "Count"
         if ended == signal.SIGTERM:
-            assert left(cluster) == []
+            eventually(partial(left, cluster), [])
         cluster.start_pod("second", job["template"])
         assert cluster.code_of("second", LONGEST) == 0, (cluster.folder / "second.log").read_text()
         made = {plural for plural, what, _ in cluster.objects.happened if what == "ADDED"}
         assert made >= {"daskclusters", "daskworkergroups", "deployments", "services", "pods"}
-        assert left(cluster) == []
+        eventually(partial(left, cluster), [])
         assert cluster.server.refused == []
         said = (cluster.folder / "second.log").read_text()
         assert json.loads(said.splitlines()[-1])["documents"]["all"] == 900
@@ -211,6 +208,10 @@ def test_a_dask_job_is_run_once(documents: dict[str, str], tmp_path: Path) -> No
     with kubernetes(tmp_path / "cluster", documents) as cluster, dask_operator(cluster):
         applied(cluster, "overlays/once")
         assert cluster.code_of("hmrf-once-runner", LONGEST) == 0
-        assert left(cluster) == []
-        (job,) = cluster.call(cluster.objects.all, "daskjobs")
-        assert job["status"]["jobStatus"] == "Successful"
+        eventually(partial(left, cluster), [])
+
+        def status() -> str:
+            (job,) = cluster.call(cluster.objects.all, "daskjobs")
+            return str(job["status"]["jobStatus"])
+
+        eventually(status, "Successful")

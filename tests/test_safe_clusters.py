@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from dask import delayed
-from distributed import Client, LocalCluster, Security
+from distributed import Client, LocalCluster, Security, get_client
 
 from hmrf_dask.cli import connect
 from hmrf_dask.cli.commands import hmrf
@@ -384,7 +384,7 @@ def test_a_cluster_that_a_job_starts_stays_within_its_bounds() -> None:
     kwargs = {"threads_per_worker": 1}
     asked = {"class": "distributed.LocalCluster", "kwargs": kwargs}
     with connected(cluster=Cluster(**asked, workers={"least": 1, "most": 2})):
-        client = dask.config.get("scheduler", None) or Client.current()
+        client = get_client()
 
         def number() -> int:
             return len(client.scheduler_info()["workers"])

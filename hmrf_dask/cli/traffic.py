@@ -1,7 +1,7 @@
 """What a command's work costs so far: bytes between workers, bytes of stores, what is done again.
 
 Workers report their bytes with each heartbeat. A plugin of the scheduler adds them up, those of
-workers that have left too, and counts tasks that start a second time; it goes with its client.
+workers that have left too, and counts tasks that are run again; it goes with its client.
 """
 
 from __future__ import annotations
@@ -28,17 +28,14 @@ class Counting(SchedulerPlugin):
     def __init__(self, client: str) -> None:
         self._client = client
         self._name = _name_of(client)
-        self._started: set[Any] = set()  # keys of tasks
         self._last: dict[tuple[str, str], int] = {}  # what a worker reported last
         self._counts: Counter[str] = Counter({RETRIES: 0})
 
-    def transition(self, key: Any, _: str, finish: str, *__: Any, **___: Any) -> None:
-        """Count a task that starts again: after an error, or because a worker was lost."""
-        if finish == "processing":
-            self._counts[RETRIES] += key in self._started
-            self._started.add(key)
-        elif finish == "forgotten":
-            self._started.discard(key)
+    def transition(
+        self, _: Any, __: str, finish: str, *___: Any, stimulus_id: str, **____: Any
+    ) -> None:
+        """Count a task that waits again though no graph asks for it: it failed, or was lost."""
+        self._counts[RETRIES] += finish == "waiting" and not stimulus_id.startswith("update-graph")
 
     def remove_client(self, scheduler: Any, client: str) -> None:
         """End with the client."""

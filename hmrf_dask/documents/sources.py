@@ -28,7 +28,8 @@ BATCH_ROWS: Final = 10_000
 # The column of a delta that marks documents which are gone: true where one is. Their other columns
 # than the id may be null.
 GONE: Final = "hmrf_dask_gone"
-OWN: Final[Mapping[str, str]] = {}  # kinds that the package brings: module:callable by name
+# Kinds that the package brings: module and callable, by name.
+OWN: Final[Mapping[str, str]] = {"sql": "hmrf_dask.documents.sql:open_sql"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Segment:
     where : JSON value
         What the source needs to find its rows: bounds of a key, a number of a shard. It is written
         to the ledger of the release, and comes back with the segment.
+    is_alone : bool
+        Whether it is counted by itself, however small it is.
     is_delta : bool
         Whether it has what changed in the segments that were listed before it: documents with ids
         that these have too are newer, and those that the column `GONE` marks are no more.
@@ -56,6 +59,7 @@ class Segment:
     size: int
     stamp: str
     where: Any = None
+    is_alone: bool = False
     is_delta: bool = False
 
 
@@ -135,7 +139,8 @@ class Source(ABC):
 
         The process that drives a run holds it open from the listing until all is read. Where rows
         cannot be held still, `read` must notice what changed since it was listed:
-        SourceUnavailableError.
+        SourceUnavailableError. Without a name, "", `read` gives what is there now: a person asks
+        for a text.
         """
         return nullcontext("")
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.constraints.answer_files import encode_pairs
+from hmrf_dask.documents.segments import LISTINGS
 from hmrf_dask.estimators.comparison import marked_labels
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.cluster import peak_memory
@@ -324,7 +325,8 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         INPUTS: run.inputs.identity,
         JOB: run.inputs.address,
         **run.inputs.journal.described(),
-        SOURCES: entries(run.inputs.sources, rows.file_keys()),
+        SOURCES: entries(run.inputs.segments, rows.file_keys()),
+        **_listings(run),
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
@@ -333,6 +335,12 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         **({} if chosen is None else {CHOICE: asdict(chosen)}),
         **({} if results.edits is None else {EDITS: asdict(results.edits)}),
     }
+
+
+def _listings(run: JobRun) -> dict[str, Any]:
+    """Return what the next run must know of sources other than files; nothing without any."""
+    listings = run.inputs.documents.listings
+    return {LISTINGS: {name: known.as_json for name, known in listings.items()}} if listings else {}
 
 
 # ---- known classes

@@ -14,9 +14,9 @@ from functools import partial
 from itertools import compress, zip_longest
 from typing import Any, NamedTuple
 
+from hmrf_dask.documents.segments import DocumentSegment
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
 from hmrf_dask.flow.dataflow import DaskFlow, task_memory
-from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.packs import FOLDER as DOCUMENTS
 from hmrf_dask.jobs.packs import Pack, PackRecord, lines_before_of, refuse_rejects, refuse_widths
@@ -236,7 +236,7 @@ def find_lines(
     """Return the lines of documents, by partition and id, from the parts of files they are in."""
     flow, places, before = DaskFlow(), rows.places(), lines_before_of(rows.records)
     tasks = [
-        flow.lazy(DocumentSource.lines_of, packs[places[part]].files[0], ids)
+        flow.lazy(DocumentSegment.lines_of, packs[places[part]].files[0], ids)
         for part, ids in wanted.items()
     ]
     return {

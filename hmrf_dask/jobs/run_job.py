@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from hmrf_dask.answers.journal import FILE
+from hmrf_dask.documents.segments import Documents, KnownListing
 from hmrf_dask.errors import (
     ConfigurationError,
     HmrfError,
@@ -23,7 +24,7 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.former import count_overlap
-from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.jobs.inputs import Inputs, listed_again
 from hmrf_dask.jobs.namers import find_namer
 from hmrf_dask.jobs.parent import (
     INPUTS,
@@ -154,16 +155,17 @@ def remake_of(inputs: Inputs) -> tuple[Inputs, Parent, str] | None:
 
 def _inputs_of(release: Release, inputs: Inputs) -> Inputs | None:
     """Return what a release was made of, None where these inputs have it no more as it was."""
-    changes = compare(files_of(release.ledger), inputs.sources)
+    changes = compare(files_of(release.ledger), inputs.segments)
     if changes.changed or changes.gone:
         return None
     taken = inputs.journal.until(release.ledger.get(journal.KEY, {}).get("end", 0))
     same = set(changes.same)
-    sources = tuple(source for source in inputs.sources if source.path in same)
+    segments = [segment for segment in inputs.segments if segment.name in same]
+    documents = Documents(segments, KnownListing.of(release.ledger))
     for mode in ("fit", "predict"):  # whatever is asked now, with --predict or without
         job = inputs.job.model_copy(update={"mode": mode})
         then = replace(
-            inputs, job=job, sources=sources, choose_k=chose_again(release), journal=taken
+            inputs, job=job, documents=documents, choose_k=chose_again(release), journal=taken
         )
         if release.ledger.get(INPUTS) == then.identity:
             return then
@@ -291,6 +293,14 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
 
     `tell` is called with what happens; see `hmrf_dask.jobs.progress`.
     """
+    inputs = listed_again(inputs)
+    try:
+        return _run_as_listed(inputs, tell)
+    finally:
+        inputs.documents.close()
+
+
+def _run_as_listed(inputs: Inputs, tell: Tell) -> Report:
     storage = open_output(inputs.output, None)
     ownership.refuse_other(storage, inputs.owner, hand_over=inputs.take_over)
     if inputs.job.publish is not None:

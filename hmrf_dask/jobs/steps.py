@@ -182,7 +182,7 @@ class JobRun:
     @cached_property
     def changes(self) -> Changes:
         """What happened to the files since the last release."""
-        return compare(self.last_files, self.inputs.sources)
+        return compare(self.last_files, self.inputs.segments)
 
     @cached_property
     def last_files(self) -> dict[str, FileEntry]:

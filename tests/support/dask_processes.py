@@ -51,21 +51,23 @@ class DaskProcesses:
                 time.sleep(0.05)
         raise AssertionError("no scheduler came")
 
-    def start(self, what: str, *options: str) -> subprocess.Popen[bytes]:
-        """Start `dask scheduler` or `dask worker`."""
+    def start(
+        self, what: str, *options: str, python: str = sys.executable, **environment: str
+    ) -> subprocess.Popen[bytes]:
+        """Start `dask scheduler` or `dask worker`, maybe with another Python and environment."""
         arguments = [*QUIET, "--protocol", self.protocol, "--scheduler-file", self.scheduler_file]
         with (self.folder / f"{what}-{len(self.started)}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "dask", what, *arguments, *options],
-                env=self.environment,
+                [python, "-m", "dask", what, *arguments, *options],
+                env=self.environment | environment,
                 stdout=log,
                 stderr=log,
             )
         self.started.append(process)
         return process
 
-    def worker(self, *options: str) -> subprocess.Popen[bytes]:
-        return self.start("worker", "--nthreads", "1", "--no-nanny", *options)
+    def worker(self, *options: str, **how: str) -> subprocess.Popen[bytes]:
+        return self.start("worker", "--nthreads", "1", "--no-nanny", *options, **how)
 
 
 @contextmanager

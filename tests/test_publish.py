@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,12 @@ def test_another_job_takes_over_only_when_told(place: Database) -> None:
     assert place.publish(2, owner="other", take_over=True)
     assert place.publish(3, owner="other", keep=1)
     assert place.rows("SELECT count(*) FROM clusters") == [(12,)]
+
+
+def test_another_output_of_a_job_is_another_owner() -> None:
+    one = Mark("tickets", "m", "2026-11-20", 3, "9f3c")
+    assert one.is_same_owner(replace(one, release=4, run="a", names="b"))
+    assert not one.is_same_owner(replace(one, since="2026-11-21"))
 
 
 @SQLITE_FIRST
@@ -499,6 +506,7 @@ def test_a_name_that_is_taken_is_said_before_the_work(job: Path) -> None:
     assert not list((job.parent / "out").glob("runs/*/assignments"))
 
 
+@pytest.mark.long
 def test_a_trial_elsewhere_does_not_replace_what_is_shown(job: Path) -> None:
     """Clusters of another output have other ids: whoever reads the table would not see it."""
     shown = Database("TICKETS_URL")

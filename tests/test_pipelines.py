@@ -173,6 +173,9 @@ def test_tickets(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch)
     assert 5 <= counts[1]["changed"] <= 10  # who is read again for being newest is the same
     assert [sum(number for *_, number in one) for one in shown] == [300, 310, 331]
     assert sorted(listed) == [(1, 300), (2, 310), (3, 331)]
+    checked = CliRunner().invoke(hmrf, ["check", str(job)])
+    assert re.match(r"\d segments? \(\d sql\)", checked.stdout)
+    assert "releases are shown as clusters_of_tickets" in checked.output
     ids = [{cluster for cluster, *_ in one} for one in shown]
     assert len(ids[0] & ids[2]) >= 5  # of six: clusters are the same ones
     with pytest.raises(errors.ConfigurationError, match="already exists"):

@@ -183,6 +183,8 @@ def test_hostile_names_are_names(place: Database) -> None:
         place.publish(number, table=table, contents=contents, keep=1)
     seen = place.rows(f'SELECT * FROM {where}"{quoted}" ORDER BY 1 LIMIT 1')
     assert seen == [("0", 0, "zero 3", "3", "'; --")]
+    if where:
+        place.rows(f"DROP SCHEMA {where.rstrip('.')} CASCADE")
 
 
 @pytest.mark.parametrize(
@@ -322,9 +324,17 @@ def test_columns_change_and_grants_stay(server: Database) -> None:
     server.rows("DROP ROLE reader")
 
 
-def test_a_schema_must_be_there_and_allowed(server: Database) -> None:
+def test_a_schema_must_be_there_and_allowed(
+    server: Database, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigurationError, match="a schema that is there, got 'none'"):
         server.publish(1, table="none.clusters")
+    server.rows("DROP ROLE IF EXISTS weak")
+    server.rows("CREATE ROLE weak LOGIN")
+    server.rows("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    monkeypatch.setenv("TICKETS_URL", database.replace("tests@", "weak@"))
+    with pytest.raises(ConfigurationError, match="this user may make tables, got 'public'"):
+        server.publish(1)
 
 
 def reading(stop: threading.Event, seen: set[Any]) -> Callable[[], None]:

@@ -16,8 +16,10 @@ from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.jobs.inputs import load_job
 from hmrf_dask.jobs.new_job import NewJob
 from hmrf_dask.jobs.new_sql_job import job_for_table
+from tests.support.long_cases import long
 
 NAME = "TICKETS_URL"
+SQLITE_FIRST = pytest.mark.parametrize("dialect", ["sqlite", *long("postgresql")], indirect=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -77,6 +79,7 @@ def test_the_only_table_that_looks_like_documents_is_taken(dialect: str) -> None
     assert "made before" in command("--url-env", NAME).output
 
 
+@SQLITE_FIRST
 def test_several_tables_are_listed(dialect: str) -> None:
     make(*tickets(), *tickets("letters"))
     with pytest.raises(ConfigurationError, match=r"got several; name one by --table: .*letters"):
@@ -97,6 +100,20 @@ def test_odd_names_are_quoted(dialect: str) -> None:
     assert load_manifest(made.manifest).documents.id == "Key"
 
 
+@SQLITE_FIRST
+def test_several_columns_may_be_the_key(dialect: str) -> None:
+    make(
+        "CREATE TABLE mails (box text, number bigint, body text, PRIMARY KEY (box, number))",
+        "INSERT INTO mails VALUES ('in', 1, 'a letter of a few words')",
+    )
+    made = job_for_table(NAME)
+    content = manifest_of(made)
+    assert content["resources"][0]["sql"]["key"] == ["box", "number"]
+    assert content["documents"] == {"text": "body"}
+    assert made.columns["id"] == "box, number"
+
+
+@SQLITE_FIRST
 def test_what_this_program_made_is_no_candidate(dialect: str) -> None:
     mark = "hmrf-dask {}"
     if dialect == "sqlite":
@@ -107,6 +124,7 @@ def test_what_this_program_made_is_no_candidate(dialect: str) -> None:
     assert manifest_of(job_for_table(NAME))["name"] == "tickets"
 
 
+@SQLITE_FIRST
 def test_no_table_of_documents(dialect: str) -> None:
     with pytest.raises(ConfigurationError, match=r"none that looks so.*there are no tables"):
         job_for_table(NAME)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.constraints.answer_files import parse_lines
 from hmrf_dask.constraints.answer_query import named_after, query_answers
+from hmrf_dask.databases import connection as opened
 from hmrf_dask.databases.connection import open_database
 from hmrf_dask.databases.publication import (
     CHANGES,
@@ -25,7 +27,7 @@ from hmrf_dask.databases.publication import (
     Publication,
     Rows,
 )
-from hmrf_dask.databases.relations import Mark
+from hmrf_dask.databases.relations import Mark, Relations
 from hmrf_dask.documents.manifest import load_manifest
 from hmrf_dask.errors import (
     ConfigurationError,
@@ -35,32 +37,53 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.jobs.inputs import load_job
 from tests.support.job_runs import assigned, run
+from tests.support.long_cases import long
 
 HOSTILE = 'Clusters; DROP TABLE "x" -- it\'s é'
 SCHEMA = pa.schema([("doc_id", pa.string()), ("cluster", pa.int32()), ("of", pa.string())])
 
 
+SQLITE_FIRST = pytest.mark.parametrize("place", ["sqlite", *long("postgresql")], indirect=True)
+
+
 class Database:
     """A database and what its readers see."""
 
-    def __init__(self, url_env: str, dialect: str) -> None:
-        self.url_env, self.dialect = url_env, dialect
+    def __init__(self, url_env: str) -> None:
+        self.url_env = url_env
+        self._opened = open_database(url_env, writes=True)
+        self._database = self._opened.__enter__()
+
+    @property
+    def dialect(self) -> str:
+        return self._database.dialect
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        with open_database(self.url_env, writes=True) as opened:
-            found = opened.rows(query) if query.startswith("SELECT") else opened.run(query)
-            opened.connection.commit()
-        return found or []
+        """Return the rows of a statement in a transaction of its own."""
+        try:
+            found = []
+            if query.startswith("SELECT"):
+                found = self._database.rows(query)
+            else:
+                self._database.run(query)
+            self._database.connection.commit()
+        except BaseException:
+            self._database.connection.rollback()
+            raise
+        return found
+
+    def close(self) -> None:
+        self._opened.__exit__(None, None, None)
 
     def publish(self, number: int, **how: Any) -> bool:
         """Publish a release of `4 * number` documents."""
         table, contents = how.pop("table", "clusters"), how.pop("contents", None)
         keep, owner = how.pop("keep", 2), how.pop("owner", "tickets")
-        mark = Mark(owner, "m", number, f"{number:016x}", how.pop("names", ""))
+        mark = Mark(owner, "m", "2026", number, f"{number:016x}", how.pop("names", ""))
         id_type = how.pop("id_type", "text")
         how = {"patience": 20.0, "confirm": lambda: None} | how
-        with open_database(self.url_env, writes=True) as opened:
-            publication = Publication(opened, table, mark, id_type)
+        with open_database(self.url_env, writes=True) as database:
+            publication = Publication(database, table, mark, id_type)
             done = publication.publish(contents or contents_of(number, publication), **how)
             publication.remove_old(keep, how["patience"])
         return done
@@ -69,19 +92,23 @@ class Database:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Database:
+) -> Iterator[Database]:
     (tmp_path / "tickets.db").touch()
     url = f"sqlite:///{tmp_path}/tickets.db"
     if request.param == "postgresql":
         url = request.getfixturevalue("database")
     monkeypatch.setenv("TICKETS_URL", url)
-    return Database("TICKETS_URL", request.param)
+    made = Database("TICKETS_URL")
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def server(database: str, monkeypatch: pytest.MonkeyPatch) -> Database:
+def server(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     monkeypatch.setenv("TICKETS_URL", database)
-    return Database("TICKETS_URL", "postgresql")
+    made = Database("TICKETS_URL")
+    yield made
+    made.close()
 
 
 def contents_of(number: int, publication: Publication | None = None, **columns: Any) -> Contents:
@@ -126,6 +153,7 @@ def test_the_view_shows_the_last_release(place: Database) -> None:
     assert place.rows("SELECT id FROM clusters_journal ORDER BY id") == [("0",), ("1",), ("2",)]
 
 
+@SQLITE_FIRST
 def test_names_change_without_a_new_release(place: Database) -> None:
     place.publish(1)
     contents = contents_of(1)
@@ -173,6 +201,7 @@ def test_what_is_of_others_is_refused(place: Database, made: str) -> None:
     assert len(place.rows(f"SELECT * FROM {name}")) == ("VIEW" in made)
 
 
+@SQLITE_FIRST
 def test_another_job_takes_over_only_when_told(place: Database) -> None:
     place.publish(1)
     with pytest.raises(ConfigurationError, match=r"of job 'tickets'.*--take-over"):
@@ -182,6 +211,7 @@ def test_another_job_takes_over_only_when_told(place: Database) -> None:
     assert place.rows("SELECT count(*) FROM clusters") == [(12,)]
 
 
+@SQLITE_FIRST
 def test_what_raises_before_the_commit_undoes_all(place: Database) -> None:
     place.publish(1)
 
@@ -195,6 +225,7 @@ def test_what_raises_before_the_commit_undoes_all(place: Database) -> None:
     assert place.publish(2)
 
 
+@SQLITE_FIRST
 def test_errors_of_documents_come_through(place: Database) -> None:
     def broken() -> Iterator[pa.Table]:
         yield next(contents_of(1).assignments())
@@ -214,12 +245,50 @@ def test_ids_in_the_type_they_had(place: Database) -> None:
         contents = contents_of(2, ids=["1", bad])
         with pytest.raises(InvalidInputError, match=f"bigint must .* got '{bad}'"):
             place.publish(2, id_type="bigint", contents=contents)
+    long_ids = contents_of(2, ids=["x" * 4096, "y" * 4096])
+    place.publish(2, table="long", contents=long_ids)
+    assert place.rows("SELECT length(doc_id) FROM long") == [(4096,), (4096,)]
     if place.dialect == "postgresql":
         one = "0b2f4a66-8c1a-4b6e-9f0e-1d2c3b4a5f60"
         place.publish(2, table="u", id_type="uuid", contents=contents_of(2, ids=[one]))
         assert place.rows("SELECT pg_typeof(doc_id)::text, doc_id::text FROM u") == [("uuid", one)]
         with pytest.raises(InvalidInputError, match="uuid"):
             place.publish(3, table="u", id_type="uuid", contents=contents_of(3))
+
+
+@SQLITE_FIRST
+def test_interrupted_at_any_statement(place: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever statement is the last one of a process: all of the old release, then of the new."""
+    place.publish(1)
+    seen = "SELECT count(*), max(of), max(name) FROM clusters"
+    monkeypatch.setattr(opened.Database, "run", interrupted(opened.Database.run, left := []))
+    monkeypatch.setattr(Relations, "load", interrupted(Relations.load, left))
+    n_statements = 0
+    while True:
+        left[:] = [n_statements]
+        with suppress(KeyboardInterrupt):
+            place.publish(2)
+            break
+        left[:] = []
+        assert place.rows(seen) in ([(4, "1", "zero 1")], [(8, "2", "zero 2")])
+        n_statements += 1
+    assert n_statements > 10
+    left[:] = []
+    assert place.rows(seen) == [(8, "2", "zero 2")]
+    assert place.rows("SELECT count(*) FROM clusters_releases") == [(2,)]
+
+
+def interrupted(function: Any, left: list[int]) -> Any:
+    """Return a function that is interrupted when so many calls are made as a list says."""
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        if left:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+        return function(*arguments, **named)
+
+    return counted
 
 
 # ---- PostgreSQL
@@ -251,14 +320,16 @@ def test_a_schema_must_be_there_and_allowed(server: Database) -> None:
         server.publish(1, table="none.clusters")
 
 
-def reading(place: Database, stop: threading.Event, seen: set[Any]) -> Callable[[], None]:
+def reading(stop: threading.Event, seen: set[Any]) -> Callable[[], None]:
     def read() -> None:
+        place = Database("TICKETS_URL")
         while not stop.is_set():
             try:
                 rows = place.rows("SELECT count(*), min(of), max(of), min(name) FROM clusters")
             except SourceUnavailableError:  # SQLite's readers wait for its writer
                 continue
             seen.add(rows[0])
+        place.close()
 
     return read
 
@@ -267,7 +338,7 @@ def test_readers_see_whole_releases(place: Database) -> None:
     """Who reads all the time sees each time all of one release."""
     place.publish(1)
     stop, seen = threading.Event(), set[Any]()
-    threads = [threading.Thread(target=reading(place, stop, seen)) for _ in range(2)]
+    threads = [threading.Thread(target=reading(stop, seen)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for number in (2, 3, 4):
@@ -326,9 +397,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(
         "$schema: hmrf-dask/job/v1\nmanifest: manifest.yaml\nmethod: {n_clusters: 3}\n"
         "output: out\nkeep: 2\npublish: {sql: {table: clusters, url_env: TICKETS_URL, "
-        "id_type: bigint, journal: true}}\n"
+        "id_type: bigint, journal: true}}\nquestions: 4\n"
     )
-    Database("TICKETS_URL", "sqlite").rows("CREATE TABLE judged (a integer, b text, kind text)")
+    Database("TICKETS_URL").rows("CREATE TABLE judged (a integer, b text, kind text)")
     return path
 
 
@@ -353,7 +424,7 @@ def run_by_command(job: Path, *options: str) -> dict[str, Any]:
 
 def test_nights_in_a_database(job: Path) -> None:
     """Documents and answers come, clusters are named, and nothing is new: the table follows."""
-    shown = Database("TICKETS_URL", "sqlite")
+    shown = Database("TICKETS_URL")
     assert run(job).answers["pairs"] == {"must": 0, "cannot": 0}
     add_documents(job.parent, 60, 3)
     shown.rows("INSERT INTO judged VALUES (0, '3', 'same'), (0, '1', 'different'), (1, 2, 'nope')")
@@ -378,6 +449,8 @@ def test_nights_in_a_database(job: Path) -> None:
     ]
     kinds = "SELECT release, kind, count(*) FROM clusters_changes GROUP BY 1, 2 ORDER BY 1"
     assert shown.rows(kinds) == [(1, "new", 3), (2, "kept", 3)]
+    asked = "SELECT release, count(DISTINCT question) FROM clusters_questions GROUP BY release"
+    assert shown.rows(asked) == [(1, 4), (2, 4)]
     cluster = published[0][1]
     assert command("edit", f"{job.parent}/out", "--rename", str(cluster), "Post").exit_code == 0
     assert run_by_command(job)["status"] == "up to date"
@@ -389,7 +462,7 @@ def test_nights_in_a_database(job: Path) -> None:
 def test_a_release_that_was_not_published_is_by_the_next_start(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = Database("TICKETS_URL", "sqlite")
+    shown = Database("TICKETS_URL")
     with monkeypatch.context() as patch:
         patch.setattr("hmrf_dask.jobs.run_job._publish", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -400,18 +473,42 @@ def test_a_release_that_was_not_published_is_by_the_next_start(
     assert shown.rows("SELECT count(*) FROM clusters") == [(60,)]
 
 
+def test_a_database_that_is_gone_costs_no_work(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any, **__: Any) -> None:
+        raise SourceUnavailableError("the database of TICKETS_URL: it shuts down; run again later")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Relations, "load", gone)
+        with pytest.raises(SourceUnavailableError, match=r"release 1 is there and not published"):
+            run(job)
+    assert run_by_command(job)["status"] == "up to date"
+    assert Database("TICKETS_URL").rows("SELECT count(*) FROM clusters") == [(60,)]
+
+
 def killed(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
 def test_a_name_that_is_taken_is_said_before_the_work(job: Path) -> None:
-    Database("TICKETS_URL", "sqlite").rows("CREATE TABLE Clusters_Changes (a)")
+    Database("TICKETS_URL").rows("CREATE TABLE Clusters_Changes (a)")
     checked = command("check", str(job), "--quiet")
     assert checked.exit_code == 78
     assert "'Clusters_Changes', which no run of this program made" in checked.stderr
     with pytest.raises(ConfigurationError, match="Clusters_Changes"):
         run(job)
     assert not list((job.parent / "out").glob("runs/*/assignments"))
+
+
+def test_a_trial_elsewhere_does_not_replace_what_is_shown(job: Path) -> None:
+    """Clusters of another output have other ids: whoever reads the table would not see it."""
+    shown = Database("TICKETS_URL")
+    run(job)
+    add_documents(job.parent, 60, 3)
+    with pytest.raises(ConfigurationError, match=r"one output of one job, got 'clusters'"):
+        run(job, output="trial")
+    assert shown.rows("SELECT count(*) FROM clusters") == [(60,)]
+    assert run_by_command(job, "--output", str(job.parent / "trial"), "--take-over")["release"] == 1
+    assert shown.rows("SELECT count(*) FROM clusters") == [(63,)]
 
 
 @pytest.mark.parametrize(

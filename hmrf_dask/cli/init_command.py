@@ -118,13 +118,13 @@ def init(
     """
     from hmrf_dask.jobs.new_job import Wanted, job_for
 
-    if (documents is None) == (url_env is None) or (table is not None and url_env is None):
-        raise click.UsageError("give a file or a folder, or --url-env NAME and, if wanted, --table")
     wanted = Wanted(id_column, text, keep, n_clusters)
-    if url_env is None:
+    if documents is not None and url_env is None and table is None:
         made = job_for(documents, wanted)
-    else:
+    elif documents is None and url_env is not None:
         from hmrf_dask.jobs.new_sql_job import job_for_table
 
         made = job_for_table(url_env, table, wanted)
+    else:
+        raise click.UsageError("give a file or a folder, or --url-env NAME and, if wanted, --table")
     print_result(made, as_json=as_json, quiet=quiet)

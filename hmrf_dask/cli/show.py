@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hmrf_dask.cli.group import one_line
+from hmrf_dask.cli.show_plan import plan_lines
 from hmrf_dask.cli.show_questions import answer_lines, asked_lines, exchange_lines, journal_line
 from hmrf_dask.cli.terminal import (
     bold,
@@ -537,6 +538,7 @@ _PAGES: dict[str, Callable[[Any], Iterator[str]]] = {
     "FitResult": _fit,
     "Prediction": _prediction,
     "Named": _renamed,
+    "Plan": plan_lines,
     "NewJob": _new_job,
     "Renamed": _renamed,
     "Report": _report,

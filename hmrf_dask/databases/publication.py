@@ -17,8 +17,10 @@ from hmrf_dask.errors import ConfigurationError, InvalidInputError
 
 IdType = Literal["text", "bigint", "uuid", "numeric"]
 MOST_BYTES: Final = 45  # of a view's name: PostgreSQL cuts names at 63, and tables add to it
-CLUSTERS, RELEASES, CHANGES, JOURNAL = "clusters", "releases", "changes", "journal"
-_ENDINGS: Final = tuple(f"_{part}" for part in (CLUSTERS, RELEASES, CHANGES, JOURNAL))
+CLUSTERS, RELEASES, CHANGES = "clusters", "releases", "changes"
+QUESTIONS, JOURNAL = "questions", "journal"
+_ENDINGS: Final = tuple(f"_{part}" for part in (CLUSTERS, RELEASES, CHANGES, QUESTIONS, JOURNAL))
+MOST_INDEXED: Final = 2_000  # bytes of a value: a page of an index holds three of them
 _OF_RELEASE: Final = re.compile(r"_[rc]\d+_[0-9a-f]{6}")
 OF_RUN: Final = ("release", "run")
 
@@ -60,6 +62,7 @@ class Publication:
         schema, dot, self._name = table.rpartition(".")
         self._relations = KINDS[database.dialect](database, schema if dot else None)
         self._mark, self._id_type = mark, id_type
+        self._longest = 0  # bytes of an id
 
     # ---- what is there
 
@@ -90,9 +93,10 @@ class Publication:
         # Tables are made once; the mark of a view is written again with each release.
         if kind == VIEW and not (take_over or found.mark.is_same_owner(self._mark)):
             raise ConfigurationError(
-                f"publish.sql.table must be one job's, got {shown} of job {found.mark.job!r} with "
-                f"manifest {found.mark.manifest!r}; give another name, or take it over: "
-                "hmrf-dask run JOB --take-over"
+                f"publish.sql.table must be of one output of one job, got {shown} of job "
+                f"{found.mark.job!r} with manifest {found.mark.manifest!r}, whose output began "
+                f"{found.mark.since}; give another name, or take it over: hmrf-dask run JOB "
+                "--take-over"
             )
 
     # ---- publishing
@@ -125,7 +129,8 @@ class Publication:
                 relations.rollback()
                 return False
             there = relations.beginning_with(self._name)
-            if before is None or not before.is_same_release(self._mark):
+            is_there = relations.key_of(self.table) in there
+            if before is None or not (is_there and before.is_same_release(self._mark)):
                 self._write_assignments(contents, there)
             self._write_clusters(contents.clusters, there)
             for part, rows in contents.appended.items():
@@ -164,13 +169,17 @@ class Publication:
         relations.load(name, schema, map(self._as_wanted, contents.assignments()))
         if self._id_type in ("uuid", "numeric"):
             relations.convert(name, id_, self._id_type)
-        relations.index(name, id_, unique=True)
+        if self._longest > MOST_INDEXED:
+            relations.index_long(name, id_)
+        else:
+            relations.index(name, id_, unique=True)
         relations.index(name, "cluster")
         relations.analyse(name)
 
     def _as_wanted(self, table: pa.Table) -> pa.Table:
         """Return rows as a database takes them, or name a document that it does not take."""
         ids = table.column(0)
+        self._longest = max(self._longest, pc.max(pc.binary_length(ids)).as_py() or 0)
         for name in table.column_names:
             if pa.types.is_string(table[name].type):
                 place = pc.index(pc.match_substring(table[name], "\0"), True).as_py()

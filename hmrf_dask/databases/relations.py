@@ -39,8 +39,8 @@ class Mark:
 
     Attributes
     ----------
-    job, manifest : str
-        Names, as an output has them of its owner.
+    job, manifest, since : str
+        Names, and when the output began, as it has them of its owner.
     release : int
     run : str
     names : str
@@ -48,7 +48,7 @@ class Mark:
 
     Examples
     --------
-    >>> Mark.of(f"/* {Mark('tickets', 'tickets', 3, '9f3c').text} */").release
+    >>> Mark.of(f"/* {Mark('tickets', 'tickets', '2026-11-20', 3, '9f3c').text} */").release
     3
     >>> Mark.of("of somebody else") is None
     True
@@ -56,6 +56,7 @@ class Mark:
 
     job: str
     manifest: str
+    since: str = ""
     release: int = 0
     run: str = ""
     names: str = ""
@@ -74,8 +75,9 @@ class Mark:
         return None
 
     def is_same_owner(self, other: Mark) -> bool:
-        """Return whether another mark is of the same job."""
-        return (self.job, self.manifest) == (other.job, other.manifest)
+        """Return whether another mark is of the same job and output."""
+        own = (self.job, self.manifest, self.since)
+        return own == (other.job, other.manifest, other.since)
 
     def is_same_release(self, other: Mark) -> bool:
         """Return whether another mark is of the same release."""
@@ -182,10 +184,14 @@ class Relations(ABC):
         return quoted(name) if self._schema is None else quoted(self._schema, name)
 
     def index(self, name: str, column: str, *, unique: bool = False) -> None:
-        """Make an index of a table that we made."""
+        """Make an index of a table that we made; a unique one is of short values."""
         kind = "UNIQUE INDEX" if unique else "INDEX"
         called = f"{name}_{'k' if unique else 'i'}"
         self.run(f"CREATE {kind} {quoted(called)} ON {self.quoted(name)} ({quoted(column)})")
+
+    def index_long(self, name: str, column: str) -> None:
+        """Make an index of values that may be very long."""
+        self.index(name, column, unique=True)
 
     def load(self, name: str, schema: pa.Schema, tables: Iterator[pa.Table]) -> None:
         """Append rows to a table, in bulk and a batch at a time."""
@@ -298,6 +304,12 @@ class PostgresRelations(Relations):
                 f"publish.sql.id_type {kind} must go with ids that are such, got other ones "
                 f"({str(error).rpartition(';')[0]}); let it be text"
             ) from None
+
+    def index_long(self, name: str, column: str) -> None:
+        """Make an index of values of any length: only hashes of them are in it."""
+        called = quoted(f"{name}_k")
+        made = f"ON {self.quoted(name)} USING hash ({quoted(column)})"
+        self.run(f"CREATE INDEX {called} {made}")
 
     def analyse(self, name: str) -> None:
         """Let the database count what a table holds: until then it plans without knowing it."""

@@ -28,7 +28,8 @@ BATCH_ROWS: Final = 10_000
 # The column of a delta that marks documents which are gone: true where one is. Their other columns
 # than the id may be null.
 GONE: Final = "hmrf_dask_gone"
-OWN: Final[Mapping[str, str]] = {}  # kinds that the package brings: module:callable by name
+# Kinds that the package brings: module and callable, by name.
+OWN: Final[Mapping[str, str]] = {"sql": "hmrf_dask.documents.sql:open_sql"}
 
 
 @dataclass(frozen=True)

@@ -476,7 +476,7 @@ def _check_output(job: Job, address: str) -> list[str]:
         owner = Owner(job.name, manifest.name)
         refuse_other(open_output(output_of(job, address), None), owner)
         if job.publish is not None:
-            check_publishing(job.publish.sql, owner)
+            check_publishing(job.publish.sql, output_of(job, address), owner)
     except HmrfError as error:
         if isinstance(error, SourceError) or error.exit_code != ConfigurationError.exit_code:
             raise

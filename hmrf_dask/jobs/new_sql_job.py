@@ -125,37 +125,43 @@ def _records(database: Database, table: Table) -> FirstRecords:
 
 
 def _has_documents(table: Table, records: FirstRecords) -> bool:
-    key = _key(table, records)
-    return key is not None and bool(text_columns(records, key))
+    key = _key(table, records, None)
+    return bool(key) and bool(text_columns(records, key[0]))
 
 
-def _key(table: Table, records: FirstRecords) -> str | None:
-    """Return the column that names a row: the primary key, else one that looks so."""
-    return table.key[0] if len(table.key) == 1 else id_column(records)
+def _key(table: Table, records: FirstRecords, said: str | None) -> tuple[str, ...]:
+    """Return the columns that name a row: what is said, the primary key, or one that looks so."""
+    if said is not None or not table.key:
+        likely = said or id_column(records)
+        return () if likely is None else (likely,)
+    return table.key
 
 
 # ---- the two files
 
 
 def _documents(table: Table, records: FirstRecords, wanted: Wanted) -> Documents:
-    key = wanted.id or _key(table, records)
-    if key is None:
+    key = _key(table, records, wanted.id)
+    if not key:
         raise InvalidInputError(
-            f"table {table.shown} must have a primary key of one column, or one whose values are "
-            f"all unlike, got {', '.join(table.key) or 'none'}; name it by --id, or make a view "
-            "that has one"
+            f"table {table.shown} must have a primary key, or a column whose values are all unlike,"
+            " got neither; name it by --id, or make a view that has one"
         )
-    columns = chosen_columns(f"table {table.shown}", records, replace(wanted, id=key))
-    used = {key, *columns["text"], table.changed, table.deleted}
+    columns = chosen_columns(f"table {table.shown}", records, replace(wanted, id=key[0]))
+    used = {*key, *columns["text"], table.changed, table.deleted}
     columns["other"] = tuple(name for name in columns["other"] if name not in used)
+    columns["text"] = tuple(name for name in columns["text"] if name not in key)
     texts = [text for name in columns["text"] for text in records.values(name)]
     n_documents = len(records.rows) if records.complete else None
-    return Documents(table.name, "sql", (), texts, n_documents, columns, records)
+    return Documents(
+        table.name, "sql", (), texts, n_documents=n_documents, records=records,
+        columns={**columns, "id": ", ".join(key), "key": key},
+    )  # fmt: skip
 
 
 def _query(database: Database, table: Table, columns: dict[str, Any]) -> str:
     """Return the query of the documents, with quotes where names do not go without."""
-    names = [columns["id"], *columns["text"], *columns["keep"], table.changed, table.deleted]
+    names = [*columns["key"], *columns["text"], *columns["keep"], table.changed, table.deleted]
     wanted = list(dict.fromkeys(name for name in names if name is not None))
     query = f"select {', '.join(wanted)} from {table.shown}"
     try:
@@ -167,7 +173,8 @@ def _query(database: Database, table: Table, columns: dict[str, Any]) -> str:
 
 
 def _manifest(table: Table, documents: Documents, url_env: str, query: str) -> str:
-    columns = documents.columns
+    columns, key = documents.columns, documents.columns["key"]
+    lines_of_documents = documents_lines({**columns, "other": ()})
     lines = [
         "# Where the documents are. `hmrf-dask check` says what is found there.",
         "$schema: hmrf-dask/manifest/v1",
@@ -177,9 +184,9 @@ def _manifest(table: Table, documents: Documents, url_env: str, query: str) -> s
         "    sql:",
         f"      query: {as_yaml(query)}",
         f"      url_env: {url_env} # holds the address; a password is there or in .pgpass",
-        f"      key: {as_yaml(columns['id'])}",
+        f"      key: {as_yaml(key[0] if len(key) == 1 else list(key))}",
         *_what_changes(table),
-        *documents_lines({**columns, "other": ()}),
+        *(line for line in lines_of_documents if len(key) == 1 or not line.startswith("  id:")),
         *_not_used(columns["other"]),
         "# answers: # what people know of pairs, in a table that they write into",
         "#   sql:",
@@ -203,7 +210,7 @@ def _what_changes(table: Table) -> Iterator[str]:
 
 def _publishing(table: Table, documents: Documents, url_env: str) -> list[str]:
     """Return how readers of the database would see clusters, for a role that may make tables."""
-    kind = table.type_of(documents.columns["id"]).lower()
+    kind = table.type_of(documents.columns["id"]).lower()  # several columns become a text
     id_type = "bigint" if kind in _WHOLE else kind if kind in _PLAIN_TYPES else "text"
     view = as_yaml(f"clusters_of_{named_after(table.name).replace('-', '_')}"[:45])
     return [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -13,21 +13,33 @@ import pyarrow as pa
 
 from hmrf_dask.answers.records import Entry
 from hmrf_dask.databases.connection import open_database
-from hmrf_dask.databases.publication import CHANGES, JOURNAL, RELEASES, Contents, Publication, Rows
+from hmrf_dask.databases.publication import (
+    CHANGES,
+    JOURNAL,
+    QUESTIONS,
+    RELEASES,
+    Contents,
+    Publication,
+    Rows,
+)
 from hmrf_dask.databases.relations import Mark
 from hmrf_dask.documents.manifest import ASSIGNED
+from hmrf_dask.errors import SourceUnavailableError
 from hmrf_dask.jobs.assignments import NAME as CLUSTERS_FILE
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import SqlTarget
 from hmrf_dask.jobs.places import LINEAGE, last_release
+from hmrf_dask.jobs.places import QUESTIONS as QUESTIONS_FILE
+from hmrf_dask.jobs.questions import decode_questions
 from hmrf_dask.jobs.released import ReleasedModel
 from hmrf_dask.releases.lineage import Change, Flow, Lineage
 from hmrf_dask.releases.lock import open_output
-from hmrf_dask.releases.ownership import Owner
+from hmrf_dask.releases.ownership import Owner, read_owner
 from hmrf_dask.releases.release import Release, read_file
 from hmrf_dask.storage.sealed import digest
 from hmrf_dask.storage.whole_files import decode_parquet
 
+_REMOVING_SECONDS = 5.0
 _TYPES = {
     "doc_id": pa.string(),
     "cluster": pa.int32(),
@@ -60,6 +72,17 @@ _CHANGES = pa.schema(
         ("went_to", pa.string()),
     ]
 )
+_QUESTIONS = pa.schema(
+    [
+        ("release", pa.int64()),
+        ("run", pa.string()),
+        ("question", pa.string()),
+        ("a", pa.string()),
+        ("b", pa.string()),
+        ("likely", pa.float64()),
+        ("why", pa.string()),
+    ]
+)
 _ENTRIES = pa.schema(
     [
         ("id", pa.string()),
@@ -70,9 +93,11 @@ _ENTRIES = pa.schema(
 )
 
 
-def check_publishing(target: SqlTarget, owner: Owner, *, take_over: bool = False) -> None:
+def check_publishing(
+    target: SqlTarget, output: str, owner: Owner, *, take_over: bool = False
+) -> None:
     """Refuse names in a database that are taken, before hours of work; nothing is written."""
-    with _publication(target, Mark(owner.job, owner.manifest)) as publication:
+    with _publication(target, _of_output(output, owner)) as publication:
         publication.shown(take_over=take_over)
 
 
@@ -89,12 +114,17 @@ def publish_release(inputs: Inputs, target: SqlTarget, confirm: Callable[[], Non
     `confirm` is called before the commit: what it raises leaves all as it was.
     """
     released = _released(inputs)
-    with _publication(target, _mark_of(inputs, released)) as publication:
+    number = released.release.number
+    with (
+        _said_what_is_there(number),
+        _publication(target, _mark_of(inputs, released)) as publication,
+    ):
         contents = _contents(inputs, released, publication.table, journal=target.journal)
         publication.publish(
             contents, patience=target.wait, confirm=confirm, take_over=inputs.take_over
         )
-        publication.remove_old(inputs.job.keep, target.wait)
+        with suppress(SourceUnavailableError):  # what somebody reads now goes another time
+            publication.remove_old(inputs.job.keep, _REMOVING_SECONDS)
 
 
 @contextmanager
@@ -103,56 +133,73 @@ def _publication(target: SqlTarget, mark: Mark) -> Iterator[Publication]:
         yield Publication(database, target.table, mark, target.id_type)
 
 
+@contextmanager
+def _said_what_is_there(number: int) -> Iterator[None]:
+    """Let an error that may pass say that the work of the run is not lost."""
+    try:
+        yield
+    except SourceUnavailableError as error:
+        raise SourceUnavailableError(
+            f"release {number} is there and not published yet: {error}; it is published then"
+        ) from None
+
+
 class _Released(NamedTuple):
     """The last release of an output, and what its clusters are called now."""
 
     release: Release
     model: ReleasedModel
-    lineage: Lineage
-    clusters: pa.Table
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file of the release, None where it has none."""
+        paths = [one for one in self.release.files if one.rpartition("/")[2] == name]
+        storage = open_output(self.model.output)
+        return read_file(storage, paths[0], self.release.files[paths[0]]) if paths else None
 
 
 def _released(inputs: Inputs) -> _Released:
     release = last_release(inputs.output)
     assert release is not None
-    storage = open_output(inputs.output)
+    return _Released(release, ReleasedModel(inputs.output, release))
 
-    def read(name: str) -> bytes:
-        path = next(one for one in release.files if one.rpartition("/")[2] == name)
-        return read_file(storage, path, release.files[path])
 
-    lineage, clusters = Lineage.from_json(read(LINEAGE)), decode_parquet(read(CLUSTERS_FILE))
-    return _Released(release, ReleasedModel(inputs.output, release), lineage, clusters)
+def _of_output(output: str, owner: Owner) -> Mark:
+    """Return whose the relations of an output are; they are of no other one of the same job."""
+    recorded = read_owner(open_output(output, None))
+    return Mark(owner.job, owner.manifest, "" if recorded is None else recorded.since)
 
 
 def _mark_of(inputs: Inputs, released: _Released) -> Mark:
     """Return what is written on the views that show a release."""
-    owner = inputs.owner
+    own = _of_output(inputs.output, inputs.owner)
     names = digest(json.dumps(sorted(released.model.names.items())).encode())[:16]
     release = released.release
-    return Mark(owner.job, owner.manifest, release.number, release.run, names)
+    return replace(own, release=release.number, run=release.run, names=names)
 
 
 def _contents(inputs: Inputs, released: _Released, table: str, *, journal: bool) -> Contents:
     release, model = released.release, released.model
     run = {"release": release.number, "run": release.run}
-    documents = model.report.documents
+    documents, clusters = model.report.documents, _clusters(released)
+    lineage = Lineage.from_json(released.read(LINEAGE) or b"")
     described = run | {
         "published": datetime.now(UTC),
         "documents": documents["all"],
-        "clusters": len(released.clusters),
+        "clusters": len(clusters),
         **{name: documents[name] for name in ("new", "changed", "gone", "moved")},
         "assignments": table,
     }
-    changes = [run | _change(one) for one in released.lineage.changes]
+    changes = [run | _change(one) for one in lineage.changes]
     appended = {
         RELEASES: Rows(pa.Table.from_pylist([described], _RELEASES)),
         CHANGES: Rows(pa.Table.from_pylist(changes, _CHANGES)),
     }
+    if asked := [run | row for row in _questions(released)]:
+        appended[QUESTIONS] = Rows(pa.Table.from_pylist(asked, _QUESTIONS))
     if journal:
         entries = [_entry(one) for one in inputs.journal.read.entries]
         appended[JOURNAL] = Rows(pa.Table.from_pylist(entries, _ENTRIES), ("id",))
-    return Contents(_schema(model), model.assignment_tables, _clusters(released), appended)
+    return Contents(_schema(model), model.assignment_tables, clusters, appended)
 
 
 def _schema(model: ReleasedModel) -> pa.Schema:
@@ -164,7 +211,7 @@ def _schema(model: ReleasedModel) -> pa.Schema:
 
 def _clusters(released: _Released) -> pa.Table:
     """Return clusters without lists, which not every database has."""
-    rows, names = released.clusters, released.model.names
+    rows, names = decode_parquet(released.read(CLUSTERS_FILE) or b""), released.model.names
     words = [", ".join(one or ()) for one in rows["top_words"].to_pylist()]
     near = [_as_json(one or ()) for one in rows["representatives"].to_pylist()]
     return pa.table(
@@ -181,6 +228,22 @@ def _clusters(released: _Released) -> pa.Table:
 
 def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+def _questions(released: _Released) -> Iterator[dict[str, Any]]:
+    """Yield the pairs that a release asks about: a document, and each group that it may be of."""
+    data = released.read(QUESTIONS_FILE)
+    for question in [] if data is None else decode_questions(data):
+        shown = question.documents[1:] or question.shown
+        for place, other in enumerate(shown):
+            likely = question.likely[place] if place < len(question.likely) else None
+            yield {
+                "question": question.id,
+                "a": question.documents[0],
+                "b": other,
+                "likely": likely,
+                "why": question.why,
+            }
 
 
 def _change(change: Change) -> dict[str, Any]:

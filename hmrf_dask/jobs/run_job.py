@@ -307,7 +307,7 @@ def _run_as_listed(inputs: Inputs, tell: Tell) -> Report:
         from hmrf_dask.jobs.publish import check_publishing
 
         target = inputs.job.publish.sql
-        check_publishing(target, inputs.owner, take_over=inputs.take_over)
+        check_publishing(target, inputs.output, inputs.owner, take_over=inputs.take_over)
     if damage := pointer_damage(storage):
         warnings.warn(f"{damage}; it is written again", HmrfWarning, stacklevel=2)
         storage.delete([LATEST])  # the newest release is found without it

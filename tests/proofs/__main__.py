@@ -22,13 +22,16 @@ from tests.benchmarks.measuring import versions
 from tests.proofs.damage import FLIP_ROWS
 from tests.proofs.frozen import FROZEN_ROWS
 from tests.proofs.hostile import HOSTILE_ROWS
+from tests.proofs.hosts import HOST_ROWS
 from tests.proofs.jobs import JOB_ROWS
 from tests.proofs.loop import LOOP_ROWS, Row
 from tests.proofs.million import MILLION_ROWS
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "proof.json"
-ROWS = (*LOOP_ROWS, *JOB_ROWS, *FROZEN_ROWS, *HOSTILE_ROWS, *FLIP_ROWS, *MILLION_ROWS)
+ROWS = (
+    *LOOP_ROWS, *JOB_ROWS, *HOST_ROWS, *FROZEN_ROWS, *HOSTILE_ROWS, *FLIP_ROWS, *MILLION_ROWS,
+)  # fmt: skip
 
 
 def main() -> int:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from hmrf_dask.documents.batches import read_batches
+from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.sources import Source
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.estimators.base import HMRFEstimator
 from hmrf_dask.jobs import inputs, packs
@@ -48,7 +48,7 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def of_size(path: str, size: int, kind: str = "jsonl") -> DocumentSource:
-    return DocumentSource(Source(path, path, size, "1", kind), Columns())
+    return DocumentSource(DocumentFile(path, path, size, "1", kind), Columns())
 
 
 def paths(found: list[Pack]) -> list[list[str]]:

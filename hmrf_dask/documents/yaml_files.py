@@ -454,7 +454,12 @@ def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
                 if step in (name, field.alias)
                 for inner in _models_in(field.annotation)
             ]
-    names = [field.alias or name for known in models for name, field in known.model_fields.items()]
+    names = [
+        field.alias or name
+        for known in models
+        for name, field in known.model_fields.items()
+        if not field.exclude
+    ]
     return list(dict.fromkeys(names))
 
 

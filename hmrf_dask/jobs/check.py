@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.constraints.answer_files import PairLines, parse_lines
-from hmrf_dask.documents.batches import BATCH_ROWS, Batch, Reject, SeenIds, read_batches
+from hmrf_dask.documents.batches import Batch, Reject, SeenIds, read_batches
+from hmrf_dask.documents.files import SEGMENT_BYTES, DocumentFile, is_cut, list_answers, list_files
 from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
-from hmrf_dask.documents.sources import SEGMENT_BYTES, Source, is_cut, list_answers, list_sources
+from hmrf_dask.documents.sources import BATCH_ROWS
 from hmrf_dask.documents.yaml_files import is_kind, read_yaml
 from hmrf_dask.errors import (
     ConfigurationError,
@@ -81,7 +82,7 @@ class AnswerFindings:
 
 
 def survey_answers(
-    sources: Iterable[Source], problems: list[str], run: NextRun | None = None
+    sources: Iterable[DocumentFile], problems: list[str], run: NextRun | None = None
 ) -> tuple[Given, int]:
     """Return the answers of files, and of the journal of a run's output, and how many were read.
 
@@ -220,7 +221,7 @@ def check_manifest(
     those of the manifest. Without a run, what stops a job that does not say counts as a problem.
     """
     manifest, base = load_manifest(url), base_of(url)
-    sources = list_sources(manifest, base)
+    sources = list_files(manifest, base)
     found = Findings(
         manifest.name,
         manifest.language,
@@ -229,7 +230,7 @@ def check_manifest(
         dict(sorted(Counter(map(_kind, sources)).items())),
     )
     files = [] if manifest.answers is None else list_answers(manifest, base)
-    files += [Source(one, one, 0, "", "csv") for one in more_answers]
+    files += [DocumentFile(one, one, 0, "", "csv") for one in more_answers]
     answers, n_read = survey_answers(files, found.problems, run)
     chosen, share = _sample(sources, sample) if not everything else (sources, None)
     reading = _Reading(found, set(answers.named()), manifest.documents)
@@ -247,12 +248,12 @@ def check_manifest(
     return found
 
 
-def _kind(source: Source) -> str:
+def _kind(source: DocumentFile) -> str:
     ending = "" if source.compression == "none" else f".{source.compression}"
     return f"{source.format}{ending}"
 
 
-def _sample(sources: Sequence[Source], sample: int) -> tuple[list[Source], int]:
+def _sample(sources: Sequence[DocumentFile], sample: int) -> tuple[list[DocumentFile], int]:
     """Return files spread evenly over all, and how many documents are read of each."""
     n_chosen = max(1, min(len(sources), sample // SMALLEST_SHARE))
     chosen = [sources[number * len(sources) // n_chosen] for number in range(n_chosen)]
@@ -273,7 +274,7 @@ class _Reading:
         self._n_ascii = 0
         self._labels: set[str] = set()
 
-    def read(self, source: Source, share: int | None) -> None:
+    def read(self, source: DocumentFile, share: int | None) -> None:
         """Read a file, or about `share` records of it."""
         n_rows = BATCH_ROWS if share is None else min(share, BATCH_ROWS)
         n_read = 0
@@ -286,7 +287,7 @@ class _Reading:
                 n_read += len(batch.ids) + len(batch.rejects)
                 self._add(source, batch)
 
-    def _add(self, source: Source, batch: Batch) -> None:
+    def _add(self, source: DocumentFile, batch: Batch) -> None:
         found = self.found
         found.documents += len(batch.ids)
         for id_, text in zip(batch.ids, batch.texts, strict=True):
@@ -309,7 +310,7 @@ class _Reading:
                     f"{batch.ids[position]!r} again in {source.path}, line {line}"
                 )
 
-    def _note_width(self, batch: Batch, source: Source) -> None:
+    def _note_width(self, batch: Batch, source: DocumentFile) -> None:
         if batch.embeddings is None:
             return
         width = batch.embeddings.shape[1]
@@ -343,7 +344,7 @@ class _Reading:
         }
 
 
-def _remark_uncut(found: Findings, sources: Sequence[Source]) -> None:
+def _remark_uncut(found: Findings, sources: Sequence[DocumentFile]) -> None:
     """Say which large files one task reads alone, whatever the cluster."""
     whole = [one for one in sources if one.size >= 2 * SEGMENT_BYTES and not is_cut(one)]
     if whole:

@@ -13,14 +13,14 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from hmrf_dask.documents.batches import Batch, read_batches
-from hmrf_dask.documents.manifest import BUILTIN, Columns, Manifest, base_of, load_manifest
-from hmrf_dask.documents.sources import (
-    Source,
+from hmrf_dask.documents.files import (
+    DocumentFile,
     cut_at_magic,
     is_relative,
     list_answers,
-    list_sources,
+    list_files,
 )
+from hmrf_dask.documents.manifest import BUILTIN, Columns, Manifest, base_of, load_manifest
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import read_yaml, refuse_other_kind, validated
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, meant
@@ -43,7 +43,7 @@ from hmrf_dask.text.embedders import Embedder, find_embedder
 class DocumentSource:
     """A file with documents."""
 
-    source: Source
+    source: DocumentFile
     columns: Columns
 
     @cached_property
@@ -123,7 +123,7 @@ def overlaps(output: str, places: Sequence[Place], *, called: str = "output") ->
     return found
 
 
-def _listed_inside(output: str, sources: Sequence[Source]) -> list[str]:
+def _listed_inside(output: str, sources: Sequence[DocumentFile]) -> list[str]:
     """Return in words which files with documents lie in the output, by whichever way."""
     own, folders = Location.of(output), dict[str, bool]()
     for source in sources:
@@ -203,7 +203,7 @@ class Inputs:
     job: Job
     manifest: Manifest
     output: str  # an absolute path or a URL
-    sources: tuple[Source, ...]  # the files with documents as they are now, sorted by path
+    sources: tuple[DocumentFile, ...]  # the files with documents as they are now, sorted by path
     answers: tuple[AnswerFile, ...]
     address: str  # of the job file, an absolute path or a URL
     journal: journal.Taken
@@ -299,7 +299,7 @@ def embedder_of(job: Job, address: str) -> Embedder | None:
     return find_embedder(vectors.model, partial(resolved, base_of(address)))
 
 
-def sources_apart(job: Job, address: str, manifest: Manifest) -> tuple[Source, ...]:
+def sources_apart(job: Job, address: str, manifest: Manifest) -> tuple[DocumentFile, ...]:
     """Return the files with documents, once nothing that a job reads lies in the way of its output.
 
     That is ConfigurationError where the output is, holds or lies in such a place.
@@ -308,7 +308,7 @@ def sources_apart(job: Job, address: str, manifest: Manifest) -> tuple[Source, .
     _refuse_columns(job, manifest.documents.texts)
     refuse(overlaps(output, _read_by(job, address, manifest)))
     refuse_in_run(output, "output")
-    sources = tuple(list_sources(manifest, base_of(resolved(base_of(address), job.manifest))))
+    sources = tuple(list_files(manifest, base_of(resolved(base_of(address), job.manifest))))
     refuse(_listed_inside(output, sources))
     return sources
 
@@ -361,7 +361,7 @@ def resolved(base: str, path: str) -> str:
     return path if "://" in path or os.path.isabs(path) else f"{base}/{path}"
 
 
-def read_answer_file(source: Source) -> AnswerFile:
+def read_answer_file(source: DocumentFile) -> AnswerFile:
     """Return a pair file, which must have the hash that the manifest says."""
     data = read_whole(source.url, dict(source.options), ANSWER_BYTES)
     algorithm, _, wanted = (source.hash or "").partition(":")
@@ -373,7 +373,7 @@ def read_answer_file(source: Source) -> AnswerFile:
     return AnswerFile(source.path, data)
 
 
-def _seen(source: Source) -> list[Any]:
+def _seen(source: DocumentFile) -> list[Any]:
     """Return what identifies a file and the way it is read."""
     dialect = source.dialect.model_dump(mode="json")
     how = [source.format, source.compression, source.encoding, dialect]

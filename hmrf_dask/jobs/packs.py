@@ -27,8 +27,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from hmrf_dask.documents.batches import BATCH_BYTES, BATCH_ROWS, Batch, Reject, encode_rejects
-from hmrf_dask.documents.sources import lines_before
+from hmrf_dask.documents.batches import BATCH_BYTES, Batch, Reject, encode_rejects
+from hmrf_dask.documents.files import lines_before
+from hmrf_dask.documents.sources import BATCH_ROWS
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.parent import FileEntry

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hmrf_dask.documents.sources import Source
+from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, UnreadableFileError
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.places import ANSWERS, EDITED, GONE, LINEAGE, MODEL, REJECTS
@@ -126,14 +126,16 @@ class Changes:
         return {"all": counts["new"] + counts["changed"] + len(self.same), **counts}
 
 
-def entries(sources: Sequence[Source], keys: Mapping[str, list[Keys]]) -> dict[str, FileEntry]:
+def entries(
+    sources: Sequence[DocumentFile], keys: Mapping[str, list[Keys]]
+) -> dict[str, FileEntry]:
     """Return what the ledger of a release keeps of its files, by path; `keys` by path too.
 
     Examples
     --------
-    >>> from hmrf_dask.documents.sources import Source
+    >>> from hmrf_dask.documents.files import DocumentFile
     >>> keys = {"a.csv": [Keys("1", "2", "3")]}
-    >>> entries([Source("a.csv", "/a.csv", 10, "9f", "csv")], keys)
+    >>> entries([DocumentFile("a.csv", "/a.csv", 10, "9f", "csv")], keys)
     {'a.csv': FileEntry(size=10, etag='9f', keys=[Keys(counts='1', pack='2', own='3')])}
     """
     return {one.path: FileEntry(one.size, one.etag, keys[one.path]) for one in sources}
@@ -153,14 +155,14 @@ def files_of(ledger: Mapping[str, Any]) -> dict[str, FileEntry]:
     }
 
 
-def compare(before: Mapping[str, FileEntry], sources: Sequence[Source]) -> Changes:
+def compare(before: Mapping[str, FileEntry], sources: Sequence[DocumentFile]) -> Changes:
     """Return what is new compared with the ledger of a release, as `files_of` gives it.
 
     Examples
     --------
-    >>> from hmrf_dask.documents.sources import Source
+    >>> from hmrf_dask.documents.files import DocumentFile
     >>> before = {"a.csv": FileEntry(10, "9f", []), "c.csv": FileEntry(3, "d0", [])}
-    >>> compare(before, [Source("a.csv", "/a.csv", 10, "9f", "csv")])
+    >>> compare(before, [DocumentFile("a.csv", "/a.csv", 10, "9f", "csv")])
     Changes(new=(), changed=(), same=('a.csv',), gone=('c.csv',))
     """
     now = {source.path: (source.size, source.etag) for source in sources}

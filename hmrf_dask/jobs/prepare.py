@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 
-from hmrf_dask.documents.sources import segments_of
+from hmrf_dask.documents.files import segments_of
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.fit.preparation import check_memory, hashing_task, table_task
 from hmrf_dask.jobs.inputs import DocumentSource

@@ -12,8 +12,8 @@ from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from hmrf_dask.documents.batches import read_batches
+from hmrf_dask.documents.files import DocumentFile, list_files, segments_of
 from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
-from hmrf_dask.documents.sources import Source, list_sources, segments_of
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceError
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.inputs import load_job, resolved
@@ -29,7 +29,7 @@ class Archive(NamedTuple):
     """Where documents are now, and how many bytes of them may be read; None: all."""
 
     columns: Columns
-    sources: Sequence[Source]
+    sources: Sequence[DocumentFile]
     most_bytes: int | None = None
 
 
@@ -40,7 +40,7 @@ def archive_of(release: Release) -> Archive:
         raise ConfigurationError("the release does not say where its job file was")
     address = resolved(base_of(job), load_job(job).manifest)
     manifest = load_manifest(address)
-    return Archive(manifest.documents, list_sources(manifest, base_of(address)))
+    return Archive(manifest.documents, list_files(manifest, base_of(address)))
 
 
 def texts_of(
@@ -84,10 +84,10 @@ def shown_texts(report: Report) -> Iterable[Text]:
 
 def _segments(
     release: Release, archive: Archive, wanted: Mapping[str, set[str]]
-) -> list[tuple[Source, set[str]]]:
+) -> list[tuple[DocumentFile, set[str]]]:
     """Return the segments of files that are as they were, and what to look for in each."""
     entries, now = files_of(release.ledger), {source.path: source for source in archive.sources}
-    packs: dict[str, list[tuple[Source, float]]] = defaultdict(list)
+    packs: dict[str, list[tuple[DocumentFile, float]]] = defaultdict(list)
     for path, entry in sorted(entries.items()):
         source = now.get(path)
         if source is None or entry[:2] != (source.size, source.etag):
@@ -108,7 +108,7 @@ def _segments(
     return chosen
 
 
-def _read(source: Source, columns: Columns, wanted: set[str]) -> dict[str, str]:
+def _read(source: DocumentFile, columns: Columns, wanted: set[str]) -> dict[str, str]:
     """Return the beginnings of texts in a segment, as far as it can be read."""
     texts: dict[str, str] = {}
     if source.format == "text" and source.document_id not in wanted:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.documents.batches import Batch, read_batches
+from hmrf_dask.documents.files import DocumentFile, list_files, segments_of
 from hmrf_dask.documents.manifest import Columns, Manifest, base_of, load_manifest
 from hmrf_dask.documents.records import DamagedFile
-from hmrf_dask.documents.sources import Source, list_sources, segments_of
 from hmrf_dask.documents.whole_record import read_record
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceError
 from hmrf_dask.jobs.assignments import key_of
@@ -129,7 +129,7 @@ class Texts:
             )
         self._lock = threading.Lock()
         self._homes: dict[str, Home] = {}
-        self._lines: dict[str, tuple[Source, int]] = {}
+        self._lines: dict[str, tuple[DocumentFile, int]] = {}
         self._cached: OrderedDict[str, Document] = OrderedDict()
         self._n_cached = 0  # characters
 
@@ -255,7 +255,7 @@ class Texts:
         return list(documents.values())
 
     def _in_batch(
-        self, batch: Batch, names: set[str], segment: Source, path: str
+        self, batch: Batch, names: set[str], segment: DocumentFile, path: str
     ) -> dict[str, Document]:
         """Return the documents with some names in a batch; the first of those with one name."""
         documents: dict[str, Document] = {}
@@ -319,9 +319,9 @@ class Texts:
         return self._manifest[0].documents
 
     @cached_property
-    def _sources(self) -> dict[str, Source]:
+    def _sources(self) -> dict[str, DocumentFile]:
         """The files with documents as they are now."""
-        return {source.path: source for source in list_sources(*self._manifest)}
+        return {source.path: source for source in list_files(*self._manifest)}
 
 
 def _as_text(value: object) -> str:

@@ -17,7 +17,7 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.sealed import DamagedFileError, unseal_as
 from hmrf_dask.storage.whole_files import encode_parquet
-from hmrf_dask.types import AnyArray, LabelArray, Sized
+from hmrf_dask.types import AnyArray, FloatArray, LabelArray, Sized
 
 Arrays = Mapping[str, AnyArray]
 PartLabels = tuple[str, int, LabelArray]  # a part, its first row, its labels
@@ -138,6 +138,14 @@ class CheckpointStore(Protocol):
 
     def load_state(self, commit: Commit) -> dict[str, AnyArray]:
         """Return the arrays of a commit."""
+
+    def write_rows(self, number: int, part: str, first_row: int, rows: FloatArray) -> LabelsFile:
+        """Keep centroids of iteration `number` that lie with their owner; called by tasks."""
+        raise NotImplementedError("centroids of owners are kept in files")
+
+    def read_rows(self, file: LabelsFile) -> FloatArray:
+        """Return what `write_rows` kept."""
+        raise NotImplementedError("centroids of owners are kept in files")
 
     def clean(self, keep: int | None = None) -> None:
         """Remove what no kept commit needs."""

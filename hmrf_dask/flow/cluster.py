@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import psutil
 
-from hmrf_dask.errors import ClusterError, HmrfError, RunDirectoryError, counted
+from hmrf_dask.errors import ClusterError, HmrfError, LostOwnerError, RunDirectoryError, counted
 from hmrf_dask.flow.clients import (
     AGAIN,
     LEAST,
@@ -52,14 +52,20 @@ class LostWorkError(ClusterError):
     """Tasks were cancelled: the scheduler went away, or a value they need is gone for good."""
 
 
-def wait_for(client: Any, futures: Sequence[Any], keys: Collection[str] = ()) -> None:
+def wait_for(
+    client: Any,
+    futures: Sequence[Any],
+    keys: Collection[str] = (),
+    needed: frozenset[str] = frozenset(),
+) -> None:
     """Wait until all futures are done; give up, and drop them, when nothing progresses any more.
 
-    `keys` are those of all tasks that the futures need, where they are more.
+    `keys` are those of all tasks that the futures need, where they are more, and `needed` the
+    workers that some of them must run on: LostOwnerError where one is gone.
     """
     leave_the_pool()
     try:
-        _wait(client, futures, keys or [future.key for future in futures])
+        _wait(client, futures, keys or [future.key for future in futures], needed)
     except BaseException:  # Ctrl-C in a notebook keeps the frame, and the frame keeps the futures
         _cancel(client, futures)
         raise
@@ -111,10 +117,12 @@ def compute(*values: Any) -> tuple[Any, ...]:
     return tuple(fetch(client, futures))
 
 
-def _wait(client: Any, futures: Sequence[Any], keys: Collection[str]) -> None:
+def _wait(
+    client: Any, futures: Sequence[Any], keys: Collection[str], needed: frozenset[str]
+) -> None:
     from distributed import wait
 
-    watch = Watch(client, keys)
+    watch = Watch(client, keys, needed)
     lost = f"the scheduler must stay, got {watch.address} gone, or the work cancelled"
     while not any(future.status == "error" for future in futures):
         try:
@@ -174,12 +182,30 @@ def workers_by_name(client: Any, *, seconds: float | None = None) -> dict[str, d
     return dict(known["workers"])
 
 
+def some_workers(client: Any) -> list[str]:
+    """Return the addresses of the workers that run, once there is one: they may be starting."""
+    began = time.monotonic()
+    while True:
+        states = {name: WorkerState.of(one) for name, one in workers_by_name(client).items()}
+        running = sorted(name for name, state in states.items() if state.running)
+        if running:
+            return running
+        if time.monotonic() - began > patience():
+            raise ClusterError(
+                f"a cluster must have workers, got none for {patience():g} s; {AGAIN}"
+            )
+        time.sleep(min(POLL, patience()) / 10)
+
+
 class Watch:
     """Judges, look by look, whether tasks progress."""
 
-    def __init__(self, client: Any, keys: Collection[str]) -> None:
+    def __init__(
+        self, client: Any, keys: Collection[str], needed: frozenset[str] = frozenset()
+    ) -> None:
         self.address = client_of(client)
         self._client = client
+        self._needed = needed
         self._keys = frozenset(map(str, keys))
         self._asked = list(keys)
         self._progress = self._took_work = self._noticed = self._answered = time.monotonic()
@@ -201,6 +227,8 @@ class Watch:
             return
         now = self._answered = time.monotonic()
         self._states = {name: WorkerState.of(worker) for name, worker in found.items()}
+        if gone := sorted(self._needed - found.keys()):
+            raise LostOwnerError(f"workers must stay, got {', '.join(gone)} gone; {AGAIN}")
         for name, state in self._states.items():
             if self._heard.get(name, (None,))[0] != state.last_seen:
                 self._heard[name] = state.last_seen, now
@@ -370,6 +398,16 @@ def report_life() -> None:
             return
 
 
+def threads_here() -> int:
+    """Return how many tasks the worker of this task runs at a time; 1 where it has none."""
+    if "distributed" in sys.modules:
+        from distributed import get_worker
+
+        with suppress(ValueError):
+            return max(1, int(get_worker().state.nthreads))
+    return 1
+
+
 def _life_of_tasks(worker: Any) -> dict[str, float]:
     """Return the life of each task that runs: processor seconds, and signs."""
     with worker.active_threads_lock:  # no thread ends meanwhile
@@ -437,6 +475,18 @@ def slices_of(values: Sequence[Any]) -> list[list[int]]:
         numbers.setdefault(least, []).append(number)
     by_worker = [_split(numbers[name], threads.get(name, 1)) for name in sorted(numbers)]
     return list(chain.from_iterable(by_worker))
+
+
+def homes_of(values: Sequence[Any]) -> list[str]:
+    """Return the worker that keeps each persisted value; none of what is not kept on one."""
+    client = active_client()
+    kept = [value for value in values if hasattr(value, "layer") or hasattr(value, "key")]
+    if client is None or not kept:
+        return [""] * len(values)
+    futures = {future.key: future for future in futures_of(client, kept)}
+    question = partial(client.who_has, list(futures.values()))
+    places = ask(client, "the scheduler must say where values lie", question)
+    return [min(places.get(getattr(value, "key", ""), ()), default="") for value in values]
 
 
 def _split(numbers: Sequence[int], n_parts: int) -> list[list[int]]:

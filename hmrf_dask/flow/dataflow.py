@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from hmrf_dask.errors import ClusterError
@@ -28,14 +30,19 @@ from hmrf_dask.flow.cluster import (
     LostWorkError,
     fetch,
     futures_of,
+    homes_of,
     other_path,
     reaches_workers,
     report_life,
     slices_of,
+    some_workers,
+    threads_here,
     wait_for,
+    workers_by_name,
 )
 from hmrf_dask.flow.here import Call, Pool
 from hmrf_dask.kernels.compiled import kernel_path
+from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.rows.files import BlockSource, InTurn
 from hmrf_dask.types import AnyArray
 
@@ -56,6 +63,28 @@ class Dataflow:
         Arguments may be lazy, and may hold lazy values in lists, tuples and NamedTuples.
         """
         return function(*arguments)
+
+    def lazy_at(
+        self,
+        place: str,  # noqa: ARG002 - here all is in one place
+        function: Callable[..., Any],
+        *arguments: Any,
+    ) -> Lazy:
+        """Return the same of the one worker that may run it, on all of its threads."""
+        return self.lazy(function, *arguments)
+
+    def workers(self) -> list[str]:
+        """Return the workers that tasks can be given to by name, at least one; here none."""
+        return []
+
+    @property
+    def n_workers(self) -> int:
+        """How many workers there are now."""
+        return 0
+
+    def homes(self, values: Sequence[Lazy]) -> list[str]:
+        """Return the worker that keeps each value, nothing where none does."""
+        return [""] * len(values)
 
     def share(self, value: Any) -> Lazy:
         """Return `value` as a task result that survives the loss of any worker."""
@@ -139,6 +168,7 @@ class Guarded:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     path: tuple[tuple[str, str], ...]
+    alone: bool = False  # no other task runs here meanwhile: kernels take all threads
 
     def __call__(self, *values: Any) -> Any:
         """Return function(*arguments), or raise ClusterError on a machine of another kind."""
@@ -146,7 +176,9 @@ class Guarded:
         own = kernel_path()
         if tuple(own.items()) != self.path:
             raise ClusterError(other_path("a worker that joined", own, dict(self.path)))
-        return self.function(*filled(self.arguments, values))
+        arguments = filled(self.arguments, values)
+        with threads_allowed(threads_here()) if self.alone else nullcontext():
+            return self.function(*arguments)
 
 
 @dataclass(frozen=True)
@@ -154,6 +186,16 @@ class Slot:
     """The place of a value among those a call is given."""
 
     number: int
+
+
+class Joined(NamedTuple):
+    """What stands for function(*arguments), made where a task begins: of values of many tasks.
+
+    Its threads wait for one another there, so it may use all of them; it knows what it made before.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -184,6 +226,7 @@ class Planned:
     key: str
     layer: Mapping[str, Any]  # the task, and what it needs of other collections, as Dask takes it
     needs: tuple[Planned, ...] = ()  # held here: Dask forgets a kept value that nobody holds
+    place: str = ""  # the only worker that may run it; none: any
 
     def __dask_graph__(self) -> dict[str, Any]:
         """Return all tasks."""
@@ -255,6 +298,10 @@ def filled(arguments: Any, values: Sequence[Any]) -> Any:
         return values[arguments.number]
     if type(arguments) is BlockSource:
         return arguments.read()
+    if type(arguments) is Joined:
+        parts = filled(arguments.arguments, values)
+        with threads_allowed(threads_here()):
+            return arguments.function(*parts)
     if _is_walked(arguments):
         if arguments and all(type(argument) is BlockSource for argument in arguments):
             return InTurn(arguments)
@@ -361,11 +408,26 @@ class DaskFlow(Dataflow):
 
     def lazy(self, function: Callable[..., Any], *arguments: Any) -> Planned:
         """Return a call to come; its key is new, as a key used again returns the old result."""
-        needs: list[Planned] = []
-        template = tuple(self._split(argument, needs) for argument in arguments)
-        key = self._key(function.__name__.strip("_"))
-        task = (Guarded(function, template, self.path), *(need.key for need in needs))
-        return Planned(key, {key: task}, tuple(needs))
+        return self._planned("", function, arguments)
+
+    def lazy_at(self, place: str, function: Callable[..., Any], *arguments: Any) -> Planned:
+        """Return a call to come on one worker: LostOwnerError where that is gone."""
+        return self._planned(place, function, arguments)
+
+    def workers(self) -> list[str]:
+        """Return the addresses of the workers of a cluster; a first one is waited for."""
+        client = active_client()
+        return [] if client is None else some_workers(client)
+
+    @property
+    def n_workers(self) -> int:
+        """How many workers there are now."""
+        client = active_client()
+        return 0 if client is None else len(workers_by_name(client))
+
+    def homes(self, values: Sequence[Lazy]) -> list[str]:
+        """Return the address of the worker that keeps each value."""
+        return homes_of(values)
 
     def share(self, value: Any) -> Planned | Known:
         """Return `value` as a task result: sent once, there again when a worker is lost."""
@@ -397,7 +459,8 @@ class DaskFlow(Dataflow):
         if client is None:
             return [Known(value) for value in self.compute(values)]
         self.computes += 1
-        return _submitted(client, [planned(value) for value in values])
+        tasks = [planned(value) for value in values]
+        return _submitted(client, tasks, places_of(tasks))
 
     def settle(self) -> None:
         """Wait for values that are on their way though nothing wants them any more."""
@@ -430,13 +493,23 @@ class DaskFlow(Dataflow):
 
     def _run_on(self, client: Any, tasks: Sequence[Planned]) -> list[Any]:
         """Return values computed on workers, from what was sent there or, where it is lost, not."""
-        sent = self._sent.taken(tasks)
+        sent, places = self._sent.taken(tasks), places_of(tasks)
         if sent:
             try:
-                return _gathered(client, fed(tasks, sent))
+                return _gathered(client, fed(tasks, sent), places)
             except LostWorkError:
                 log.info("a worker was lost with values that were sent to it; they go there again")
-        return _gathered(client, tasks)
+        return _gathered(client, tasks, places)
+
+    def _planned(
+        self, place: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Planned:
+        needs: list[Planned] = []
+        template = tuple(self._split(argument, needs) for argument in arguments)
+        key = self._key(function.__name__.strip("_"))
+        call = Guarded(function, template, self.path, alone=bool(place))
+        task = (call, *(need.key for need in needs))
+        return Planned(key, {key: task}, tuple(needs), place)
 
     def _key(self, name: str) -> str:
         self.tasks += 1
@@ -456,19 +529,27 @@ class DaskFlow(Dataflow):
         return argument
 
 
-def _gathered(client: Any, tasks: Sequence[Planned]) -> list[Any]:
-    futures = [kept.layer[kept.key] for kept in _submitted(client, tasks)]
+def places_of(tasks: Sequence[Planned]) -> dict[str, str]:
+    """Return the only worker of each task that has one, by key."""
+    return {task.key: task.place for task in with_needs(tasks) if task.place}
+
+
+def _gathered(client: Any, tasks: Sequence[Planned], places: Mapping[str, str]) -> list[Any]:
+    futures = [kept.layer[kept.key] for kept in _submitted(client, tasks, places)]
     return fetch(client, futures, direct=reaches_workers(client))
 
 
-def _submitted(client: Any, tasks: Sequence[Planned]) -> list[Planned]:
+def _submitted(client: Any, tasks: Sequence[Planned], places: Mapping[str, str]) -> list[Planned]:
     """Return tasks run on workers, their values kept there."""
     import dask
 
+    by_key = defaultdict(list, {key: [place] for key, place in places.items()})
+    placed = dask.annotate(workers=by_key.__getitem__) if places else nullcontext()
     # The model travels in the graph, once a pass: that is what Dask would warn of.
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}), placed:
         kept = list(client.persist(list(tasks), retries=setting("retries", 3)))
-    wait_for(client, futures_of(client, kept), list(merged(tasks)))
+    needed = frozenset(places.values())
+    wait_for(client, futures_of(client, kept), list(merged(tasks)), needed)
     return kept
 
 

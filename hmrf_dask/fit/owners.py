@@ -1,0 +1,289 @@
+"""Owners: sums and centroids that live on workers, as the driver sees them; it knows their names.
+
+On worker processes, where there are many clusters and features, the sums and centroids of a range
+of clusters lie in one of these processes. Tasks send it what rows change there; it makes centroids,
+and says counts, exact integers of J and how far centroids went (`tasks/owners.py`). Nothing of
+K × d numbers reaches the driver. The integers are the same whoever adds them, so are the centroids.
+"""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.distortions.base import Remade, TableDistortion
+from hmrf_dask.fit.problem import Problem
+from hmrf_dask.flow.clients import setting
+from hmrf_dask.flow.dataflow import Dataflow, Joined, Lazy, share_array
+from hmrf_dask.tasks import owners as tasks
+from hmrf_dask.tasks.cluster_totals import block_of
+from hmrf_dask.tasks.model import Model, State
+from hmrf_dask.types import BoolArray, FloatArray, IntArray
+
+LEAST = 2**20  # numbers, K × d: fewer are sooner added up by the driver
+EACH = 2**17  # numbers an owner has at least
+MOST = 32  # owners: each gets a message of every worker in every pass
+REMEMBERED = 64  # names of what died, for owners that were busy when it did
+
+
+class Owned:
+    """K × n numbers that owners hold, a slice each: their name."""
+
+    def __init__(self, owners: Owners, width: int, name: str | None = None) -> None:
+        self.owners = owners
+        self.name = uuid.uuid4().hex[:12] if name is None else name
+        self.shape = owners.n_clusters, width
+        self.vacant: BoolArray | None = None  # of sums: which clusters have none, once it is known
+        if self.name:
+            weakref.finalize(self, owners.dead.append, self.name).atexit = False
+
+        # centroids that were made with these sums: held, of which before, of which numbers
+        self.next: tuple[Owned, str, tasks.Numbers] | None = None
+        self.answers: list[tasks.Made] = []  # what owners said of these
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def take_next(self, before: Model) -> tuple[Owned | None, list[tasks.Made]]:
+        """Return centroids that follow those of a model, None where none were made yet."""
+        if self.next is None or self.next[1:] != (before.centroids.name, numbers_of(before)):
+            return None, []
+        (held, *_), self.next = self.next, None
+        return held, self.answers
+
+    def __reduce__(self) -> Any:
+        """Refuse to travel: tasks are given names, or what `Owners.model` makes."""
+        raise TypeError("what owners hold is named to tasks, not sent")
+
+
+class Owners:
+    """The owners of a fit, and what the driver asks of them."""
+
+    def __init__(self, flow: Dataflow, problem: Problem, n_owners: int) -> None:
+        self.flow, self.dense = flow, problem.dense
+        self.n_clusters, self.n_features = problem.settings.n_clusters, problem.extent.n_features
+        slices = [problem.free[places[0]].block for places in problem.slices]
+        self._rows = [*slices, *(part.block for part in problem.linked)]
+        self.dead: deque[str] = deque(maxlen=REMEMBERED)
+        step = block_of(self.n_features)  # see `tasks.cluster_totals`
+        starts = np.arange(n_owners) * self.n_clusters // n_owners // step * step
+        self.ranges = list(pairwise([*np.unique(starts).tolist(), self.n_clusters]))
+        self.move()
+
+    def move(self) -> None:
+        """Give all clusters to workers that are there now; what others had is lost."""
+        places = self.flow.workers()
+        self.places = [places[number % len(places)] for number in range(len(self.ranges))]
+        homes = self.flow.homes(self._rows)
+        runs = np.arange(len(homes)) * len(places) // max(len(homes), 1)  # of rows read each time
+        self._homes = [home or f"run {run}" for home, run in zip(homes, runs, strict=True)]
+        self._metric: tuple[Any, FloatArray, Lazy] | None = None
+
+    def each(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
+        """Return lazily what a task returns at every owner."""
+        return [self.at(number, function, *arguments) for number in range(len(self.ranges))]
+
+    def at(self, number: int, function: Callable[..., Any], *arguments: Any) -> Lazy:
+        """Return lazily what a task returns at one owner."""
+        visit = tasks.Visit(*self.ranges[number], tuple(self.dead))
+        return self.flow.lazy_at(self.places[number], function, visit, *arguments)
+
+    def metric(self, model: Model) -> Lazy:
+        """Return what distances are taken in, kept where it was needed: it seldom changes."""
+        known = self._metric
+        if known is None or known[0] is not model.distortion or known[1] is not model.weights:
+            shared = self.flow.share((model.distortion, model.weights))
+            (kept,) = self.flow.persist([shared])
+            self._metric = known = model.distortion, model.weights, kept
+        return known[2]
+
+    # ---- sums
+
+    def no_sums(self) -> Owned:
+        """Return sums of no rows, which nobody holds."""
+        return Owned(self, self.n_features + 1, "")
+
+    def summed(
+        self, changes: Sequence[Lazy], base: Owned | None = None, *, in_place: bool = False
+    ) -> tuple[Owned, list[Lazy]]:
+        """Return the sums of steps, or of sums, on top of a `base`, and tasks that make them.
+
+        There is one of each slice of rows, and of each linked partition: those of one worker reach
+        an owner together.
+        """
+        sums, groups = Owned(self, self.n_features + 1), defaultdict(list)
+        for home, change in zip(self._homes, changes, strict=True):
+            groups[home].append(change)
+        made = []
+        for number, ends in enumerate(self.ranges):
+            parts = [self.flow.lazy(tasks.part_of, group, *ends) for group in groups.values()]
+            if base is None or not base.name:
+                made.append(self.at(number, tasks.begin_sums, sums.name, parts))
+            else:
+                names = base.name, sums.name
+                made.append(self.at(number, tasks.add_changes, *names, parts, in_place))
+        return sums, made
+
+    def vacant(self, sums: Owned) -> BoolArray:
+        """Return which clusters have sums of zeros."""
+        if sums.vacant is None:
+            found = self.flow.compute(self.each(tasks.vacant_at, sums.name))
+            sums.vacant = np.concatenate(found)
+        return sums.vacant
+
+    # ---- centroids
+
+    def placed(self, model: Model, centroids: Any) -> Model:
+        """Return a model of first centroids, an array or lazily one, which owners hold from now."""
+        held = Owned(self, self.n_features)
+        known = self.metric(model), numbers_of(model), held.name
+        if isinstance(centroids, np.ndarray):
+            slices = [self.flow.share(centroids[first:last]) for first, last in self.ranges]
+        else:
+            cut = tasks.rows_between
+            slices = [self.flow.lazy(cut, centroids, *ends) for ends in self.ranges]
+        self.flow.compute(
+            [
+                self.at(number, tasks.place_centroids, *known, rows)
+                for number, rows in enumerate(slices)
+            ]
+        )
+        return replace(model, centroids=held)
+
+    def restored(self, state: State, kept: tasks.KeptRows) -> Model:
+        """Return the model of the sums of a state, but for clusters that have kept centroids."""
+        held, model = Owned(self, self.n_features), state.model
+        names = state.sums.name, held.name
+        kept = kept._replace(centroids=share_array(self.flow, kept.centroids))
+        known = self.metric(model), numbers_of(model)
+        self.flow.compute(self.each(tasks.restore_centroids, *known, names, kept))
+        return replace(model, centroids=held)
+
+    def written(self, centroids: Owned, run: CheckpointStore, number: int) -> list[LabelsFile]:
+        """Write all centroids as parts of a commit; return their files."""
+        return self.flow.compute(self.each(tasks.write_at, centroids.name, run, number))
+
+    def remaking(self, model: Model, sums: Owned, made: Sequence[Lazy]) -> list[Lazy]:
+        """Return tasks that make the centroids of sums as soon as these are there: M-step A."""
+        held = Owned(self, self.n_features)
+        names = sums.name, model.centroids.name, held.name
+        known = self.metric(model), numbers_of(model), names, True, True
+        sums.next = held, model.centroids.name, numbers_of(model)
+        return [self.at(number, tasks.remake, *known, done) for number, done in enumerate(made)]
+
+    def remade(
+        self, state: State, *, compared: bool = False, near: bool = False
+    ) -> tuple[Model, Remade]:
+        """Return what `Model.remade` does, the centroids held by owners."""
+        before, sums = state.model, state.sums
+        held, answers = sums.take_next(before)
+        if held is None:
+            held = Owned(self, self.n_features)
+            names = sums.name, before.centroids.name, held.name
+            known = self.metric(before), numbers_of(before), names, compared, near
+            answers = self.flow.compute(self.each(tasks.remake, *known))
+        sums.vacant = np.concatenate([answer.vacant for answer in answers])
+        model, changes = replace(before, centroids=held), None
+        if near and answers[0].changes is not None:
+            changes = np.concatenate([answer.changes for answer in answers], axis=1)
+            model.moved_from(before, changes)
+        closed = _added(answer.closed for answer in answers)
+        earlier = _added(answer.closed_before for answer in answers) if compared else None
+        return model, Remade(held, None, changes, closed, earlier)
+
+    def closed(self, state: State) -> int:
+        """Return the `closed_distances` of a state."""
+        names = state.sums.name, state.model.centroids.name
+        known = self.metric(state.model), numbers_of(state.model)
+        return sum(self.flow.compute(self.each(tasks.closed_at, *known, names)))
+
+    def differing(self, state: State) -> BoolArray:
+        """Return which centroids are not those of the sums alone."""
+        names = state.sums.name, state.model.centroids.name
+        known = self.metric(state.model), numbers_of(state.model)
+        return np.concatenate(self.flow.compute(self.each(tasks.differing_at, *known, names)))
+
+    def rows(self, centroids: Owned, clusters: IntArray) -> FloatArray:
+        """Return the centroids of some clusters, sorted."""
+        known = share_array(self.flow, clusters)
+        return np.concatenate(
+            self.flow.compute(self.each(tasks.centroids_at, centroids.name, known))
+        )
+
+    def fetched(self, state: State) -> State:
+        """Return a state whose numbers are here."""
+        everything = np.arange(self.n_clusters)
+        centroids = self.rows(state.model.centroids, everything)
+        sums = np.concatenate(self.flow.compute(self.each(tasks.sums_at, state.sums.name)))
+        return replace(state, model=replace(state.model, centroids=centroids), sums=sums)
+
+    def folded(self, state: State, add: Callable[..., Any], total: Any, *arguments: Any) -> Any:
+        """Return what owner after owner adds to a total; see `Engine.folded`."""
+        names = state.sums.name, state.model.centroids.name
+        known = self.metric(state.model), numbers_of(state.model), names, self.n_clusters, add
+        value, given = share_array(self.flow, total), [self.flow.share(one) for one in arguments]
+        for number in range(len(self.ranges)):
+            value = self.at(number, tasks.fold_at, *known, value, *given)
+        return self.flow.compute([value])[0]
+
+    # ---- what tasks over rows are given
+
+    def model(self, model: Model) -> Joined:
+        """Return a model for tasks: put together once in a process, of slices sent there once."""
+        sketch = tasks.Sketch(uuid.uuid4().hex[:12], numbers_of(model), model.limits, model.drift)
+        slices = self.each(tasks.slice_of, model.centroids.name)
+        return Joined(tasks.assembled, (self.flow.share(sketch), self.metric(model), slices))
+
+    def sources(self, state: State, model: Lazy) -> Joined:
+        """Return what tasks of first variation read, with its `model`."""
+        known = self.metric(state.model), numbers_of(state.model)
+        slices = self.each(tasks.round_at, *known, state.sums.name)
+        name = uuid.uuid4().hex[:12]
+        return Joined(tasks.assembled_sources, (name, model, slices, state.optimal))
+
+    def ready(self, model: Joined) -> Joined:
+        """Return the same model with what the nearest centroids of rows are found by."""
+        return Joined(tasks.assembled_ready, (*model.arguments, self.dense))
+
+
+def numbers_of(model: Model) -> tasks.Numbers:
+    """Return what a model has next to its metric and its centroids."""
+    return tasks.Numbers(model.smoothing, model.exponent)
+
+
+def _added(parts: Any) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+def _groups(values: Sequence[Any], number: int) -> list[list[Any]]:
+    """Return values in so many runs; slices of one worker follow one another."""
+    bounds = np.linspace(0, len(values), min(number, len(values)) + 1).round().astype(int)
+    return [list(values[first:last]) for first, last in pairwise(bounds.tolist())]
+
+
+def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:
+    """Return owners for a fit, None where the driver has its sums and centroids.
+
+    They are on worker processes alone: elsewhere all threads share one array. What decides changes
+    no bits.
+    """
+    asked, n_places = setting("owners", "auto"), flow.n_workers
+    n_clusters, size = problem.settings.n_clusters, problem.settings.n_clusters
+    size *= problem.extent.n_features
+    own = not isinstance(problem.distortion, TableDistortion)
+    if own or not n_places or problem.settings.metric:
+        return None
+    if asked == "auto":
+        number = 0 if size < LEAST else min(n_places, MOST, size // EACH)
+    else:
+        number = int(asked)
+    return Owners(flow, problem, min(number, n_clusters)) if number else None

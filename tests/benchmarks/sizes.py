@@ -45,6 +45,8 @@ class Sizes:
     texts: int
     scale_rows: int  # on hosts with links of their own
     scale_features: int
+    scale_documents: int  # that these rows stand for
+    scale: dict[tuple[int, int], tuple[int, ...]]  # by K and megabits a second: workers
     n_clusters: int = 100
     at_least: float = 0.2  # seconds of a sample of a kernel
 
@@ -100,6 +102,8 @@ FULL = Sizes(
     texts=30_000,
     scale_rows=200_000,
     scale_features=200_000,
+    scale_documents=4_000_000,
+    scale={(250, 10_000): (1, 2, 4, 8), (250, 1_000): (2, 8), (1_000, 10_000): (2,)},
 )
 QUICK = Sizes(
     name="quick",
@@ -143,6 +147,8 @@ QUICK = Sizes(
     texts=3_000,
     scale_rows=20_000,
     scale_features=20_000,
+    scale_documents=400_000,
+    scale={(50, 10_000): (1, 2, 4)},
     n_clusters=50,
 )
 TINY = Sizes(
@@ -182,6 +188,8 @@ TINY = Sizes(
     texts=200,
     scale_rows=2_000,
     scale_features=3_000,
+    scale_documents=2_000,
+    scale={(4, 1_000): (1, 2)},
     n_clusters=4,
     at_least=0.0,
 )

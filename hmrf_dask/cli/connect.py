@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+from dask.system import CPU_COUNT
 from distributed import (
     Client,
     LocalCluster,
@@ -90,7 +91,7 @@ def connected(
 ) -> Iterator[None]:
     """Run what is inside under one Dask scheduler; by default on all threads of this process.
 
-    At most one way may be given: worker processes have a thread each, `scheduler_file` has the
+    At most one way may be given: worker processes share the cores, `scheduler_file` has the
     address of a running `dask scheduler`, `cluster` is what a job file says. `insecure` allows a
     scheduler without TLS that other machines reach.
 
@@ -150,7 +151,7 @@ def _local_processes(stack: ExitStack, n_workers: int) -> None:
         make = partial(
             LocalCluster,
             n_workers=n_workers,
-            threads_per_worker=1,
+            threads_per_worker=max(1, CPU_COUNT // n_workers),
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
         )

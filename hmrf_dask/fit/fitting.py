@@ -258,6 +258,11 @@ def _to_the_end(
                 raise
             log.info("%s", error)
             engine.owners.move()
+        except BaseException:
+            if engine.owners is not None:
+                with suppress(Exception):  # the first error is the one to show
+                    engine.owners.leave()
+            raise
 
 
 def _iterate(work: _Surveyed, engine: Engine, journal: Journal) -> tuple[Fit, State, str | None]:
@@ -282,7 +287,7 @@ def _iterate(work: _Surveyed, engine: Engine, journal: Journal) -> tuple[Fit, St
     if problem.settings.trim_outliers:
         state, stop = keep_outliers_out(fit, stop)
     if isinstance(state.sums, Owned):
-        state = state.sums.owners.fetched(state)
+        state = state.sums.owners.ended(state)
     return fit, state, stop
 
 

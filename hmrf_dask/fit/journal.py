@@ -171,12 +171,12 @@ class Journal:
             "strength": state.prior.strength,
             "offset": state.prior.offset,
         }
-        arrays, slices = state_arrays(state), list[LabelsFile]()
+        arrays, owned = state_arrays(state), list[LabelsFile]()
         if not len(arrays["centroids"]) and len(arrays["kept"]):
             centroids = state.model.centroids
-            slices = centroids.owners.written(centroids, self.run, self.next)
+            owned = centroids.owners.written(centroids, self.run, self.next)
             arrays["kept"] = np.zeros(0, np.int64)
-        self.run.commit(self.next, record, arrays, [*state.free, *state.linked, *slices])
+        self.run.commit(self.next, record, arrays, [*state.free, *state.linked, *owned])
         self.committed += 1
         health = _health(state)
         self._report(phase, number, iteration, health)
@@ -294,8 +294,8 @@ def restore(engine: Engine, commit: Commit) -> State:
     )
     sums, counts = engine.total_sums(model, state)
     state = replace(state, sums=sums, counts=counts)
-    slices = tuple(file for file in commit.files if file.part.startswith(CENTROIDS))
-    kept = KeptRows(arrays["kept"], arrays["centroids"], engine.run, slices)
+    owned = tuple(file for file in commit.files if file.part.startswith(CENTROIDS))
+    kept = KeptRows(arrays["kept"], arrays["centroids"], engine.run, owned)
     if engine.owners is not None:
         return replace(state, model=engine.owners.restored(state, kept))
     none = np.zeros((n_clusters, n_features))

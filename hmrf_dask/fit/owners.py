@@ -8,6 +8,8 @@ K × d numbers reaches the driver. The integers are the same whoever adds them, 
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 import uuid
 import weakref
 from collections import defaultdict, deque
@@ -31,20 +33,22 @@ from hmrf_dask.types import BoolArray, FloatArray, IntArray
 LEAST = 2**20  # numbers, K × d: fewer are sooner added up by the driver
 EACH = 2**17  # numbers an owner has at least
 MOST = 32  # owners: each gets a message of every worker in every pass
+AT_A_TIME = 2**25  # bytes of centroids that are brought here at the end; more lie in a file
 REMEMBERED = 64  # names of what died, for owners that were busy when it did
 
 
 class Owned:
-    """K × n numbers that owners hold, a slice each: their name."""
+    """K × n numbers that owners hold, some rows each: their name."""
 
     def __init__(self, owners: Owners, width: int, name: str | None = None) -> None:
         self.owners = owners
-        self.name = uuid.uuid4().hex[:12] if name is None else name
+        self.name = owners.new_name() if name is None else name
         self.shape = owners.n_clusters, width
         self.vacant: BoolArray | None = None  # of sums: which clusters have none, once it is known
         if self.name:
             weakref.finalize(self, owners.dead.append, self.name).atexit = False
 
+        self.squares = np.zeros(0)  # of the sums a fit ends with: ‖S_h‖²
         # centroids that were made with these sums: held, of which before, of which numbers
         self.next: tuple[Owned, str, tasks.Numbers] | None = None
         self.answers: list[tasks.Made] = []  # what owners said of these
@@ -72,6 +76,7 @@ class Owners:
         self.n_clusters, self.n_features = problem.settings.n_clusters, problem.extent.n_features
         slices = [problem.free[places[0]].block for places in problem.slices]
         self._rows = [*slices, *(part.block for part in problem.linked)]
+        self.fit, self._numbers = uuid.uuid4().hex[:12], itertools.count()
         self.dead: deque[str] = deque(maxlen=REMEMBERED)
         step = block_of(self.n_features)  # see `tasks.cluster_totals`
         starts = np.arange(n_owners) * self.n_clusters // n_owners // step * step
@@ -146,14 +151,14 @@ class Owners:
         held = Owned(self, self.n_features)
         known = self.metric(model), numbers_of(model), held.name
         if isinstance(centroids, np.ndarray):
-            slices = [self.flow.share(centroids[first:last]) for first, last in self.ranges]
+            pieces = [self.flow.share(centroids[first:last]) for first, last in self.ranges]
         else:
             cut = tasks.rows_between
-            slices = [self.flow.lazy(cut, centroids, *ends) for ends in self.ranges]
+            pieces = [self.flow.lazy(cut, centroids, *ends) for ends in self.ranges]
         self.flow.compute(
             [
                 self.at(number, tasks.place_centroids, *known, rows)
-                for number, rows in enumerate(slices)
+                for number, rows in enumerate(pieces)
             ]
         )
         return replace(model, centroids=held)
@@ -218,12 +223,39 @@ class Owners:
             self.flow.compute(self.each(tasks.centroids_at, centroids.name, known))
         )
 
-    def fetched(self, state: State) -> State:
-        """Return a state whose numbers are here."""
+    def ended(self, state: State) -> State:
+        """Return the last state of a fit, centroids here: in a temporary file where they are many.
+
+        They are read from it where somebody asks for them. Owners let go of all they have.
+        """
+        squares = self.flow.compute(self.each(tasks.squares_at, *self._of(state)))
+        state.sums.squares = np.concatenate(squares)
+        after = replace(state, model=replace(state.model, centroids=self._here(state.model)))
+        self.leave()
+        return after
+
+    def leave(self) -> None:
+        """Let workers know that nobody asks for anything any more."""
+        self.flow.tell(tasks.leave, self.fit)
+
+    def new_name(self) -> str:
+        """Return a name that no other version has, of this fit or of another one."""
+        return f"{self.fit}.{next(self._numbers)}"
+
+    def _of(self, state: State) -> tuple[Lazy, tasks.Numbers, str]:
+        return self.metric(state.model), numbers_of(state.model), state.sums.name
+
+    def _here(self, model: Model) -> FloatArray:
+        """Return all centroids, a few at a time."""
+        rows = max(1, AT_A_TIME // (8 * self.n_features))
         everything = np.arange(self.n_clusters)
-        centroids = self.rows(state.model.centroids, everything)
-        sums = np.concatenate(self.flow.compute(self.each(tasks.sums_at, state.sums.name)))
-        return replace(state, model=replace(state.model, centroids=centroids), sums=sums)
+        if self.n_clusters <= rows:
+            return self.rows(model.centroids, everything)
+        with tempfile.TemporaryFile(dir=setting("scratch-directory", None)) as file:
+            for first in range(0, self.n_clusters, rows):
+                self.rows(model.centroids, everything[first : first + rows]).tofile(file)
+            file.flush()
+            return np.memmap(file, np.float64, "c", shape=(self.n_clusters, self.n_features))
 
     def folded(self, state: State, add: Callable[..., Any], total: Any, *arguments: Any) -> Any:
         """Return what owner after owner adds to a total; see `Engine.folded`."""
@@ -237,17 +269,15 @@ class Owners:
     # ---- what tasks over rows are given
 
     def model(self, model: Model) -> Joined:
-        """Return a model for tasks: put together once in a process, of slices sent there once."""
-        sketch = tasks.Sketch(uuid.uuid4().hex[:12], numbers_of(model), model.limits, model.drift)
-        slices = self.each(tasks.slice_of, model.centroids.name)
-        return Joined(tasks.assembled, (self.flow.share(sketch), self.metric(model), slices))
+        """Return a model for tasks: put together once in a process, of what is sent there once."""
+        sketch = tasks.Sketch(self.new_name(), numbers_of(model), model.limits, model.drift)
+        pieces = self.each(tasks.shown_centroids, model.centroids.name)
+        return Joined(tasks.assembled, (self.flow.share(sketch), self.metric(model), pieces))
 
     def sources(self, state: State, model: Lazy) -> Joined:
         """Return what tasks of first variation read, with its `model`."""
-        known = self.metric(state.model), numbers_of(state.model)
-        slices = self.each(tasks.round_at, *known, state.sums.name)
-        name = uuid.uuid4().hex[:12]
-        return Joined(tasks.assembled_sources, (name, model, slices, state.optimal))
+        pieces = self.each(tasks.round_at, *self._of(state))
+        return Joined(tasks.assembled_sources, (self.new_name(), model, pieces, state.optimal))
 
     def ready(self, model: Joined) -> Joined:
         """Return the same model with what the nearest centroids of rows are found by."""
@@ -262,12 +292,6 @@ def numbers_of(model: Model) -> tasks.Numbers:
 def _added(parts: Any) -> int | None:
     known = [part for part in parts if part is not None]
     return sum(known) if known else None
-
-
-def _groups(values: Sequence[Any], number: int) -> list[list[Any]]:
-    """Return values in so many runs; slices of one worker follow one another."""
-    bounds = np.linspace(0, len(values), min(number, len(values)) + 1).round().astype(int)
-    return [list(values[first:last]) for first, last in pairwise(bounds.tolist())]
 
 
 def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:

@@ -11,12 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import psutil
 
 from hmrf_dask.errors import ClusterError, HmrfError, LostOwnerError, RunDirectoryError, counted
@@ -180,21 +178,6 @@ def workers_by_name(client: Any, *, seconds: float | None = None) -> dict[str, d
         seconds=seconds,
     )
     return dict(known["workers"])
-
-
-def some_workers(client: Any) -> list[str]:
-    """Return the addresses of the workers that run, once there is one: they may be starting."""
-    began = time.monotonic()
-    while True:
-        states = {name: WorkerState.of(one) for name, one in workers_by_name(client).items()}
-        running = sorted(name for name, state in states.items() if state.running)
-        if running:
-            return running
-        if time.monotonic() - began > patience():
-            raise ClusterError(
-                f"a cluster must have workers, got none for {patience():g} s; {AGAIN}"
-            )
-        time.sleep(min(POLL, patience()) / 10)
 
 
 class Watch:
@@ -428,7 +411,6 @@ ANSWER = 3.0  # seconds in which a worker answers a client that can reach it
 # By client: the worker that was greeted, and whether it answered.
 _REACHED: WeakKeyDictionary[Any, tuple[str, bool]] = WeakKeyDictionary()
 GRACE = 10.0  # seconds in which a scheduler says which workers are there yet
-TASKS = 2  # of a pass for each local thread: fewer wait for the slowest, each may hold K x d sums
 
 
 def reaches_workers(client: Any) -> bool:
@@ -452,45 +434,6 @@ def reaches_workers(client: Any) -> bool:
         reached = True
     _REACHED[client] = addresses[0], reached
     return reached
-
-
-def slices_of(values: Sequence[Any]) -> list[list[int]]:
-    """Return the numbers of persisted values in slices, a few a thread, each on one worker.
-
-    A worker gets one task a thread: one that waits there is stolen, and drags its rows along. Rows
-    that each task reads for itself are in one place: everywhere.
-    """
-    client, everywhere = active_client(), range(len(values))
-    if client is None:
-        return _split(everywhere, TASKS * local_threads())
-    threads = {name: int(worker["nthreads"]) for name, worker in workers_by_name(client).items()}
-    if not any(hasattr(value, "key") for value in values):
-        return _split(everywhere, TASKS * max(1, sum(threads.values())))
-    kept = futures_of(client, values)
-    places = ask(client, "the scheduler must say where values lie", lambda: client.who_has(kept))
-    numbers: dict[str, list[int]] = {}
-    for number, value in enumerate(values):
-        holders = sorted(set(places.get(value.key, ())) & threads.keys())
-        least = min(holders or threads, key=lambda name: len(numbers.get(name, ())), default="")
-        numbers.setdefault(least, []).append(number)
-    by_worker = [_split(numbers[name], threads.get(name, 1)) for name in sorted(numbers)]
-    return list(chain.from_iterable(by_worker))
-
-
-def homes_of(values: Sequence[Any]) -> list[str]:
-    """Return the worker that keeps each persisted value; none of what is not kept on one."""
-    client = active_client()
-    kept = [value for value in values if hasattr(value, "layer") or hasattr(value, "key")]
-    if client is None or not kept:
-        return [""] * len(values)
-    futures = {future.key: future for future in futures_of(client, kept)}
-    question = partial(client.who_has, list(futures.values()))
-    places = ask(client, "the scheduler must say where values lie", question)
-    return [min(places.get(getattr(value, "key", ""), ()), default="") for value in values]
-
-
-def _split(numbers: Sequence[int], n_parts: int) -> list[list[int]]:
-    return [part.tolist() for part in np.array_split(numbers, min(n_parts, len(numbers)))]
 
 
 # ---- memory

@@ -30,17 +30,15 @@ from hmrf_dask.flow.cluster import (
     LostWorkError,
     fetch,
     futures_of,
-    homes_of,
     other_path,
     reaches_workers,
     report_life,
-    slices_of,
-    some_workers,
     threads_here,
     wait_for,
     workers_by_name,
 )
 from hmrf_dask.flow.here import Call, Pool
+from hmrf_dask.flow.places import homes_of, slices_of, some_workers
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.rows.files import BlockSource, InTurn
@@ -76,6 +74,9 @@ class Dataflow:
     def workers(self) -> list[str]:
         """Return the workers that tasks can be given to by name, at least one; here none."""
         return []
+
+    def tell(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call function(*arguments) in every worker process, and wait for none of them."""
 
     @property
     def n_workers(self) -> int:
@@ -418,6 +419,12 @@ class DaskFlow(Dataflow):
         """Return the addresses of the workers of a cluster; a first one is waited for."""
         client = active_client()
         return [] if client is None else some_workers(client)
+
+    def tell(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call function(*arguments) in every worker process, and wait for none of them."""
+        client = active_client()
+        if client is not None:
+            begin(client, partial(client.run, function, *arguments))
 
     @property
     def n_workers(self) -> int:

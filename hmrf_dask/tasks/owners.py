@@ -42,14 +42,14 @@ class Visit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SumSlice(Sized):
+class HeldSums(Sized):
     """The sums of an owner's clusters."""
 
     sums: IntArray  # (k, d + 1)
     counts: IntArray
 
 
-class RoundSlice(NamedTuple):
+class HeldRound(NamedTuple):
     """The sums of an owner's clusters in a round of first variation."""
 
     sums: IntArray
@@ -127,7 +127,7 @@ def begin_sums(visit: Visit, name: str, parts: Sequence[Sums]) -> None:
         if (name, visit.first) not in _held:
             whole = add_sums(parts)
             sums = whole.dense if whole.is_dense and len(parts) > 1 else whole.to_dense()
-            _held[name, visit.first] = SumSlice(sums, whole.counts.copy())
+            _held[name, visit.first] = HeldSums(sums, whole.counts.copy())
 
 
 def add_changes(visit: Visit, base: str, name: str, parts: Sequence[Sums], in_place: bool) -> None:
@@ -142,7 +142,7 @@ def add_changes(visit: Visit, base: str, name: str, parts: Sequence[Sums], in_pl
         sums = before.sums if in_place else before.sums.copy()
         change = joined(parts)
         change.add_into(sums)
-        _held[name, visit.first] = SumSlice(sums, before.counts + change.counts)
+        _held[name, visit.first] = HeldSums(sums, before.counts + change.counts)
 
 
 def place_centroids(
@@ -253,11 +253,9 @@ def write_at(visit: Visit, name: str, run: CheckpointStore, number: int) -> Labe
     return run.write_rows(number, part, visit.first, centroids)
 
 
-def sums_at(visit: Visit, name: str) -> IntArray:
-    """Return the sums of an owner's clusters."""
-    _forget(visit.dead)
-    sums: IntArray = _take(name, visit.first).sums
-    return sums
+def squares_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> FloatArray:
+    """Return ‖S_h‖² of an owner's clusters."""
+    return round_at(visit, metric, numbers, name).squares
 
 
 def fold_at(
@@ -272,16 +270,16 @@ def fold_at(
     return add(total, clusters, *arguments)
 
 
-def round_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> RoundSlice:
+def round_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> HeldRound:
     """Return the sums of an owner's clusters and their ‖S_h‖², as first variation reads them."""
     _forget(visit.dead)
     held = _take(name, visit.first)
-    empty = _model(metric, numbers, np.zeros((0, 0)))
-    squares = squares_of(held.sums, column_weights(empty), numbers.exponent)
-    return RoundSlice(held.sums, held.counts, squares)
+    weights = column_weights(_model(metric, numbers, np.zeros((0, 0))))
+    squares = squares_of(held.sums, weights, numbers.exponent)
+    return HeldRound(held.sums, held.counts, squares)
 
 
-def slice_of(visit: Visit, name: str) -> FloatArray:
+def shown_centroids(visit: Visit, name: str) -> FloatArray:
     """Return an owner's centroids for all who need the model; read only, as it is held here."""
     _forget(visit.dead)
     centroids: FloatArray = _take(name, visit.first).centroids
@@ -290,9 +288,13 @@ def slice_of(visit: Visit, name: str) -> FloatArray:
     return shown
 
 
-def forget_all(visit: Visit) -> None:
-    """Let go of all that a fit held here."""
-    _forget(visit.dead)
+def leave(fit: str) -> None:
+    """Let go of all that a fit held in this process."""
+    with _lock:
+        for key in [key for key in _held if key[0].startswith(fit)]:
+            _held.pop(key, None)
+        for name in [name for name in _assembled if name.startswith(fit)]:
+            _assembled.pop(name, None)
 
 
 def _model(metric: Metric, numbers: Numbers, centroids: FloatArray) -> Model:
@@ -308,7 +310,7 @@ def _measured_by(model: Model, metric: Metric, numbers: Numbers) -> Model:
     return _model(metric, numbers, model.centroids)
 
 
-def _centroids(model: Model, sums: SumSlice) -> FloatArray:
+def _centroids(model: Model, sums: HeldSums) -> FloatArray:
     """Return the centroids that sums ask for; undecided clusters have those of the model."""
     totals = (sums.sums, model.exponent, sums.counts)
     made: FloatArray = model.distortion.centroids(
@@ -334,12 +336,12 @@ _assembled: dict[str, Any] = {}  # by name: models, or the sources of a round
 _assembling = threading.RLock()
 
 
-def assembled(sketch: Sketch, metric: Metric, slices: Sequence[FloatArray]) -> Model:
+def assembled(sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray]) -> Model:
     """Return a whole model, put together once in a process; tasks on other threads wait for it."""
 
     def whole() -> Model:
-        """Return the model of all slices."""
-        centroids = slices[0] if len(slices) == 1 else np.concatenate(slices)
+        """Return the model of all pieces."""
+        centroids = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         model = replace(_model(metric, sketch.numbers, centroids), limits=sketch.limits)
         object.__setattr__(model, "drift", sketch.drift)
         return model
@@ -359,23 +361,23 @@ def _once(name: str, make: Callable[[], Any]) -> Any:
 
 
 def assembled_ready(
-    sketch: Sketch, metric: Metric, slices: Sequence[FloatArray], dense: bool
+    sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray], dense: bool
 ) -> Model:
     """Return a whole model with what the nearest centroids of rows are found by."""
-    model = assembled(sketch, metric, slices)
+    model = assembled(sketch, metric, pieces)
     with _assembling:
         model.distortion.make_ready(model.table(), dense=dense)
     return model
 
 
 def assembled_sources(
-    name: str, model: Model, slices: Sequence[RoundSlice], optimal: bool
+    name: str, model: Model, pieces: Sequence[HeldRound], optimal: bool
 ) -> Sources:
     """Return the frozen sums of a round in one piece, put together once in a process."""
 
     def whole() -> Sources:
-        """Return the sources of all slices."""
-        sums, counts, squares = (np.concatenate(parts) for parts in zip(*slices, strict=True))
+        """Return the sources of all pieces."""
+        sums, counts, squares = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         return Sources(model, sums, counts, squares, optimal)
 
     made: Sources = _once(name, whole)

@@ -26,11 +26,13 @@ from tests.proofs.hosts import HOST_ROWS
 from tests.proofs.jobs import JOB_ROWS
 from tests.proofs.loop import LOOP_ROWS, Row
 from tests.proofs.million import MILLION_ROWS
+from tests.proofs.owners import OWNER_ROWS
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "proof.json"
 ROWS = (
-    *LOOP_ROWS, *JOB_ROWS, *HOST_ROWS, *FROZEN_ROWS, *HOSTILE_ROWS, *FLIP_ROWS, *MILLION_ROWS,
+    *LOOP_ROWS, *OWNER_ROWS, *JOB_ROWS, *HOST_ROWS, *FROZEN_ROWS, *HOSTILE_ROWS, *FLIP_ROWS,
+    *MILLION_ROWS,
 )  # fmt: skip
 
 

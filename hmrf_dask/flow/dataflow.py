@@ -549,9 +549,10 @@ def _gathered(client: Any, tasks: Sequence[Planned], places: Mapping[str, str]) 
 def _submitted(client: Any, tasks: Sequence[Planned], places: Mapping[str, str]) -> list[Planned]:
     """Return tasks run on workers, their values kept there."""
     import dask
+    from dask.base import annotate
 
     by_key = defaultdict(list, {key: [place] for key, place in places.items()})
-    placed = dask.annotate(workers=by_key.__getitem__) if places else nullcontext()
+    placed = annotate(workers=by_key.__getitem__) if places else nullcontext()
     # The model travels in the graph, once a pass: that is what Dask would warn of.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}), placed:
         kept = list(client.persist(list(tasks), retries=setting("retries", 3)))

@@ -106,13 +106,18 @@ def rows_between(rows: FloatArray, first: int, last: int) -> FloatArray:
 
 def part_of(changes: Sequence[Step | Sums], first: int, last: int) -> Sums:
     """Return what tasks of one worker change in an owner's clusters: one message."""
-    sums = [change.sums if isinstance(change, Step) else change for change in changes]
+    sums = [_sums_of(change) if isinstance(change, Step) else change for change in changes]
     return add_sums([whole.of_clusters(first, last) for whole in sums])
+
+
+def _sums_of(step: Step) -> Sums:
+    assert isinstance(step.sums, Sums)  # rows are noted where the driver sees them
+    return step.sums
 
 
 def report_of(step: Step) -> Step:
     """Return a step for the driver, nothing in it of the size of the sums."""
-    return replace(step, sums=step.sums.without_numbers())
+    return replace(step, sums=_sums_of(step).without_numbers())
 
 
 def counts_of(sums: Sums) -> Sums:

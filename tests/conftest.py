@@ -21,18 +21,23 @@ pytest.register_assert_rewrite("tests.support")  # before any of it is imported
 from hmrf_dask.cli import progress  # noqa: E402
 from tests.support.job_runs import unread  # noqa: E402
 from tests.support.loop import only_tables  # noqa: E402
+from tests.support.postgres import database, postgres  # noqa: E402
 from tests.support.reads import little_memory  # noqa: E402
 from tests.support.rows_in_forms import form, no_work, working  # noqa: E402
 from tests.support.stores import place, s3_options, store  # noqa: E402
+from tests.support.tables import tickets  # noqa: E402
 
 __all__ = [
+    "database",
     "form",
     "little_memory",
     "no_work",
     "only_tables",
     "place",
+    "postgres",
     "s3_options",
     "store",
+    "tickets",
     "unread",
     "working",
 ]  # fixtures
@@ -67,13 +72,15 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Keep cluster tests in one pytest worker: a process cluster takes seconds to start."""
+    """Keep tests of a cluster in one pytest worker, of a database in one: each starts once."""
     for item in items:
         if "process_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
         parallel = item.config.pluginmanager.hasplugin("xdist")
         if parallel and item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("cluster"))
+        elif parallel and "postgres" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("postgres"))
     yield
     for item in items:
         _name_group(item)

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from hmrf_dask import load_release
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.documents.batches import read_batches
+from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.sources import Source
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.check import check_file
 from tests.support.job_corpus import JobCorpus
@@ -45,7 +45,7 @@ def test_texts_are_joined_and_other_columns_kept(tmp_path: Path, kind: str) -> N
     ]
     path = write_tickets(tmp_path, kind, rows)
     state = Path(path).stat()
-    source = Source(path, path, state.st_size, f"{state.st_mtime_ns:x}", kind)
+    source = DocumentFile(path, path, state.st_size, f"{state.st_mtime_ns:x}", kind)
     (batch,) = read_batches(source, Columns(**COLUMNS))
     assert batch.texts == ["Hello\n\nWorld", "alone"]
     assert batch.kept == {"product": ["x", None], "opened": ["2026", "2025"]}

@@ -18,7 +18,7 @@ import pytest
 
 from hmrf_dask.documents import delimited, streams
 from hmrf_dask.documents.batches import Batch, Reject, read_batches
-from hmrf_dask.documents.sources import list_sources
+from hmrf_dask.documents.files import list_files
 from hmrf_dask.errors import (
     InvalidInputError,
     SourceError,
@@ -150,7 +150,7 @@ def test_an_object_that_is_replaced_while_it_is_read(
     url = f"s3://runs/{uuid.uuid4().hex}.jsonl"
     files.pipe_file(url, as_jsonl(MANY))
     manifest = manifest_of(url, storage_options=s3_options)
-    (source,) = list_sources(manifest, "/")
+    (source,) = list_files(manifest, "/")
     batches = read_batches(source, manifest.documents, batch_rows=50)
     next(batches)
     files.pipe_file(url, as_jsonl(MANY[::-1]))

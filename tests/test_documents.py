@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from hmrf_dask.documents import builtin, delimited
 from hmrf_dask.documents.batches import SeenIds, read_batches
-from hmrf_dask.documents.sources import list_sources
+from hmrf_dask.documents.files import list_files
 from hmrf_dask.errors import (
     ConfigurationError,
     SourceUnavailableError,
@@ -63,7 +63,7 @@ def test_every_format_gives_the_same_documents_from_every_store(
     manifest = manifest_of(
         url, COLUMNS, hash=f"sha256:{digest}", bytes=len(data), storage_options=options
     )
-    (source,) = list_sources(manifest, "/nowhere")
+    (source,) = list_files(manifest, "/nowhere")
     (batch,) = read_batches(pickle.loads(pickle.dumps(source)), manifest.documents)
     assert batch.ids == [row["id"] for row in ROWS]
     assert batch.texts == [row["text"] for row in ROWS]
@@ -78,7 +78,7 @@ def test_texts_are_documents_called_by_their_path(folder: Folder) -> None:
     folder.put("t/../t/b/1.txt", "Größe".encode("latin-1"))
     folder.put("t/a.txt.gz", gzip.compress(b"zipped"))
     manifest = manifest_of("t", format="text", encoding="latin-1")
-    sources = list_sources(manifest, str(folder.path))
+    sources = list_files(manifest, str(folder.path))
     found = [batch for source in sources for batch in read_batches(source, manifest.documents)]
     assert [batch.ids for batch in found] == [["a.txt.gz"], ["b/1.txt"]]
     assert [batch.texts for batch in found] == [["zipped"], ["Größe"]]
@@ -103,7 +103,7 @@ def test_memory_does_not_grow_with_the_file(folder: Folder) -> None:
         lines = (f'{{"id": "{n}", "text": "{"word " * 200}"}}\n'.encode() for n in range(n_rows))
         with gzip.open(folder.path / "a.jsonl.gz", "wb", 1) as file:
             file.writelines(lines)
-        (source,) = list_sources(manifest, str(folder.path))
+        (source,) = list_files(manifest, str(folder.path))
         tracemalloc.start()
         batches = read_batches(source, manifest.documents, batch_rows=500)
         assert sum(len(batch.ids) for batch in batches) == n_rows
@@ -199,7 +199,7 @@ def test_builtin_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
         builtin._CORPORA, "builtin://newsgroups20", (lambda: iter(records), lambda: "1")
     )
     manifest = manifest_of("builtin://newsgroups20", {"label": "label"})
-    (source,) = list_sources(manifest, "/nowhere")
+    (source,) = list_files(manifest, "/nowhere")
     (batch,) = read_batches(source, manifest.documents)
     assert (batch.ids, batch.extra) == (["g/1"], {"label": ["g"]})
     assert rejects_of(batch)[0][:2] == (2, "g/2")
@@ -208,7 +208,7 @@ def test_builtin_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_docstrings_are_a_builtin_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin, "SUBPACKAGES", {"numpy.ma": ("numpy.ma",)})
     manifest = manifest_of("builtin://docstrings", {"label": "label"})
-    (source,) = list_sources(manifest, "/nowhere")
+    (source,) = list_files(manifest, "/nowhere")
     (batch,) = read_batches(source, manifest.documents)
     assert "numpy.ma.masked_where" in batch.ids
     assert set(batch.extra["label"]) == {"numpy.ma"}
@@ -223,7 +223,7 @@ def test_newsgroups_without_a_network_may_be_had_later(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("sklearn.datasets.fetch_20newsgroups", fail)
     manifest = manifest_of("builtin://newsgroups20")
-    (source,) = list_sources(manifest, "/nowhere")
+    (source,) = list_files(manifest, "/nowhere")
     with pytest.raises(SourceUnavailableError, match="run again with a network"):
         list(read_batches(source, manifest.documents))
 
@@ -286,7 +286,7 @@ def test_a_huge_line_is_skipped_in_bounded_memory(folder: Folder, compression: s
     data = b"\n".join([GOOD, huge, short, b'{"id": "last", "text": "y"}', huge])
     folder.put(f"a.jsonl{compression}", gzip.compress(data, 1) if compression else data)
     manifest = manifest_of(f"a.jsonl{compression}", {"max_bytes": 1024})
-    (source,) = list_sources(manifest, str(folder.path))
+    (source,) = list_files(manifest, str(folder.path))
     del data, huge
     tracemalloc.start()
     (batch,) = read_batches(source, manifest.documents)

@@ -181,7 +181,7 @@ def test_documents_that_a_link_brings_in_are_none_of_the_output(corpus: JobCorpu
     ],
 )
 def test_places_in_object_stores(output: str, documents: str, is_apart: bool) -> None:
-    from hmrf_dask.documents.sources import cut_at_magic
+    from hmrf_dask.documents.files import cut_at_magic
 
     assert (overlaps(output, [Place("documents", *cut_at_magic(documents))]) == []) is is_apart
 

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from hmrf_dask.documents import streams
+from hmrf_dask.documents.files import list_answers, list_files
 from hmrf_dask.documents.manifest import SCHEMA, Manifest, base_of, load_manifest
-from hmrf_dask.documents.sources import list_answers, list_sources
 from hmrf_dask.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -44,7 +44,7 @@ def manifest_of(*paths: Any, **changes: Any) -> Manifest:
 
 
 def names(manifest: Manifest, base: Any) -> list[str]:
-    return [source.path for source in list_sources(manifest, str(base))]
+    return [source.path for source in list_files(manifest, str(base))]
 
 
 def put(folder: Path, *paths: str, content: bytes = b'{"id": "a", "text": "b"}\n') -> None:
@@ -195,11 +195,11 @@ def test_shipped_manifests_are_valid(path: Path) -> None:
 
 
 def test_builtin_corpora_are_sources() -> None:
-    (source,) = list_sources(load_manifest(MANIFESTS / "newsgroups20.yaml"), "/nowhere")
+    (source,) = list_files(load_manifest(MANIFESTS / "newsgroups20.yaml"), "/nowhere")
     assert source.format == "builtin"
     assert source.etag.startswith("scikit-learn-")
     with pytest.raises(ConfigurationError, match="a builtin corpus must be builtin://"):
-        list_sources(manifest_of("builtin://newsgroup"), "/nowhere")
+        list_files(manifest_of("builtin://newsgroup"), "/nowhere")
 
 
 # --- the files it names ----------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_paths_globs_and_folders_begin_at_the_manifest(tmp_path: Path) -> None:
     assert names(manifest_of(["b.jsonl", "[ab].jsonl"]), base) == ["b.jsonl"]
     absolute = str(tmp_path / "odd [[]name[]]*" / "b.jsonl")
     assert names(manifest_of(absolute), "/nowhere") == [str(base / "b.jsonl")]
-    assert [s.compression for s in list_sources(manifest_of("in"), str(base))] == ["zst", "none"]
+    assert [s.compression for s in list_files(manifest_of("in"), str(base))] == ["zst", "none"]
 
 
 def test_texts_are_called_by_their_path_below_the_folder(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_texts_are_called_by_their_path_below_the_folder(tmp_path: Path) -> None
         manifest = Manifest.model_validate(
             described(resources=[{"name": "t", "path": path, "format": "text"}])
         )
-        sources = list_sources(manifest, str(tmp_path))
+        sources = list_files(manifest, str(tmp_path))
         assert [s.document_id for s in sources] == ["_c.md", "a.txt", "b/a.txt"]
 
 
@@ -236,7 +236,7 @@ def test_documents_of_a_glob_are_called_by_their_path_below_it_in_any_spelling(
     monkeypatch.setenv("HOME", str(tmp_path))
     put(tmp_path, "texts/a.txt", "texts/b/a.txt")
     manifest = manifest_of(resources=[{"name": "r", "path": spelling.format(home=tmp_path)}])
-    sources = list_sources(manifest, str(tmp_path))
+    sources = list_files(manifest, str(tmp_path))
     assert [source.document_id for source in sources] == ["a.txt", "b/a.txt"]
 
 
@@ -251,7 +251,7 @@ def test_objects_of_a_store(kind: str, request: pytest.FixtureRequest) -> None:
 
     def listed(*paths: Any, base: str = "/nowhere") -> list[str]:
         manifest = manifest_of(*paths, **changes)
-        found = list_sources(manifest, base)
+        found = list_files(manifest, base)
         assert all(source.path == source.url for source in found)
         assert all(source.size == len(source.url) - len(root) - 1 for source in found)
         return [source.path.removeprefix(f"{root}/") for source in found]
@@ -260,11 +260,11 @@ def test_objects_of_a_store(kind: str, request: pytest.FixtureRequest) -> None:
     assert listed(f"{root}/in/*.jsonl") == ["in/b.jsonl"]
     assert listed("in/**/*.jsonl", base=root)[0] == "in/_temporary/d.jsonl"
     assert listed("e.jsonl", f"{root}/in/a.csv", base=root) == ["e.jsonl", "in/a.csv"]
-    (before,) = list_sources(manifest_of(f"{root}/e.jsonl", **changes), "/")
-    assert list_sources(manifest_of(f"{root}/e.jsonl", **changes), "/") == [before]
+    (before,) = list_files(manifest_of(f"{root}/e.jsonl", **changes), "/")
+    assert list_files(manifest_of(f"{root}/e.jsonl", **changes), "/") == [before]
     assert pickle.loads(pickle.dumps(before)) == before
     files.pipe_file(f"{path}/e.jsonl", b"f.jsonl")
-    (after,) = list_sources(manifest_of(f"{root}/e.jsonl", **changes), "/")
+    (after,) = list_files(manifest_of(f"{root}/e.jsonl", **changes), "/")
     assert after.size == before.size
     assert after.etag != before.etag
 
@@ -272,9 +272,9 @@ def test_objects_of_a_store(kind: str, request: pytest.FixtureRequest) -> None:
 def test_an_etag_follows_every_change_of_a_local_file(tmp_path: Path) -> None:
     put(tmp_path, "a.jsonl")
     os.utime(tmp_path / "a.jsonl", ns=(1, 1_700_000_000_000_000_001))
-    (before,) = list_sources(manifest_of("a.jsonl"), str(tmp_path))
+    (before,) = list_files(manifest_of("a.jsonl"), str(tmp_path))
     os.utime(tmp_path / "a.jsonl", ns=(1, 1_700_000_000_000_000_002))
-    (after,) = list_sources(manifest_of("a.jsonl"), str(tmp_path))
+    (after,) = list_files(manifest_of("a.jsonl"), str(tmp_path))
     assert int(after.etag, 16) - int(before.etag, 16) == 1
 
 
@@ -282,7 +282,7 @@ def test_names_of_objects_may_have_any_sign() -> None:
     files = fsspec.filesystem("memory")
     for name in ("a#1.jsonl", "a?b=c.jsonl", "me:x@y.jsonl"):
         files.pipe(f"/signs/{name}", b"{}\n")
-    sources = list_sources(manifest_of("memory://signs/*.jsonl"), "/")
+    sources = list_files(manifest_of("memory://signs/*.jsonl"), "/")
     assert len(sources) == 3
     for source in sources:
         assert streams.read_whole(source.url, {}) == b"{}\n"
@@ -383,7 +383,7 @@ def test_sizes_and_hashes_are_those_of_one_file(tmp_path: Path) -> None:
         return Manifest.model_validate(described(resources=[resource]))
 
     digest = hashlib.md5(b"{}\n").hexdigest()
-    (source,) = list_sources(of_one_file(bytes=3, hash=digest.upper()), str(tmp_path))
+    (source,) = list_files(of_one_file(bytes=3, hash=digest.upper()), str(tmp_path))
     assert source.hash == f"md5:{digest}"
     with pytest.raises(InvalidInputError, match=r"a\.jsonl: must have 4 bytes .* got 3"):
         names(of_one_file(bytes=4), tmp_path)
@@ -413,7 +413,7 @@ def test_answers_are_pair_files(tmp_path: Path) -> None:
 def test_tab_separated_files_are_csv_with_tabs(tmp_path: Path) -> None:
     put(tmp_path, "a.tsv", "b.csv")
     put(tmp_path, "c.tsv.gz", content=gzip.compress(b""))
-    found = list_sources(manifest_of("*.?sv*"), str(tmp_path))
+    found = list_files(manifest_of("*.?sv*"), str(tmp_path))
     assert [one.dialect.delimiter for one in found] == ["\t", ",", "\t"]
 
 

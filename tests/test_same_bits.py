@@ -22,7 +22,7 @@ from distributed import Client
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.corpus.partitioned import Corpus
-from hmrf_dask.documents import sources
+from hmrf_dask.documents import files as document_files
 from hmrf_dask.fit import e_step, m_step, owners, refinement
 from hmrf_dask.jobs import packs
 from hmrf_dask.jobs.inputs import gather, load_job
@@ -269,7 +269,7 @@ def ending(report: Report) -> tuple[Any, int]:
     [
         (packs, "PACK_FILES", 7, 5),
         *long((packs, "PACK_FILES", 1, 31), (packs, "BATCH_ROWS", 25, 3)),
-        (sources, "SEGMENT_BYTES", 2000, 6),
+        (document_files, "SEGMENT_BYTES", 2000, 6),
     ],
 )
 def test_files_of_a_job_however_they_are_taken(

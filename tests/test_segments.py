@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmrf_dask.documents import sources
+from hmrf_dask.documents import files
 from hmrf_dask.documents.batches import read_batches
+from hmrf_dask.documents.files import DocumentFile, SegmentLines, lines_before, segments_of
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.sources import SegmentLines, Source, lines_before, segments_of
 from hmrf_dask.documents.streams import state_of
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.jobs import packs
@@ -37,15 +37,15 @@ def corpus(tmp_path: Path) -> JobCorpus:
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(files, "SEGMENT_BYTES", 2000)
 
 
-def source_of(path: Path, kind: str, **more: Any) -> Source:
+def source_of(path: Path, kind: str, **more: Any) -> DocumentFile:
     size, etag = state_of(str(path), {})
-    return Source(path.name, str(path), size, etag, kind, **more)
+    return DocumentFile(path.name, str(path), size, etag, kind, **more)
 
 
-def read(source: Source) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
+def read(source: DocumentFile) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
     """Return ids and rejects, each with its line in the whole file."""
     before = lines_before(source)
     documents, rejects = [], []
@@ -56,7 +56,7 @@ def read(source: Source) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
     return documents, rejects
 
 
-def joined(some: list[Source]) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
+def joined(some: list[DocumentFile]) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
     found = [read(one) for one in some]
     return [one for each, _ in found for one in each], [one for _, each in found for one in each]
 

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hmrf_dask.documents.delimited import encode_lines, read_csv, read_jsonl
+from hmrf_dask.documents.files import DocumentFile, SegmentLines
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.parquet import read_parquet
+from hmrf_dask.documents.parquet import read_parquet, rows_of
 from hmrf_dask.documents.records import (
     BadRecord,
     DamagedFile,
@@ -28,13 +31,13 @@ from hmrf_dask.documents.records import (
     problem_of_word,
     read_installed,
     read_text,
+    record_of,
 )
-from hmrf_dask.documents.sources import SegmentLines, Source
+from hmrf_dask.documents.sources import BATCH_ROWS, GONE
 from hmrf_dask.documents.streams import WatchedFile, open_file, state_of
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.storage.remote import explained
 
-BATCH_ROWS = 10_000
 BATCH_BYTES = 16 * 2**20
 _READERS: dict[str, Reader] = {
     "jsonl": read_jsonl,
@@ -54,7 +57,7 @@ class Reject:
     'a.jsonl, line 3: not JSON'
     """
 
-    source: str  # `Source.path`
+    source: str  # `DocumentFile.path`
     line: int  # of JSONL and CSV the line, of Parquet the row, from 1 on; 0: the file as a whole
     id: str | None  # where it is known
     reason: str
@@ -63,7 +66,7 @@ class Reject:
 
     def as_error(self) -> InvalidInputError:
         """Return the error that `on_bad_record: stop` ends with."""
-        place = f", line {self.line}" if self.line else ""
+        place = f", line {self.line}" if self.line else f", id {self.id!r}" * bool(self.id)
         if self.whole_rest:
             rest = "the rest of the file cannot be read; correct or replace the file"
             return InvalidInputError(f"{self.source}{place}: {self.reason} ({rest})")
@@ -110,11 +113,12 @@ class Batch:
     # By name the columns of text, where there are several: what `texts` are joined of.
     columns: dict[str, list[str]] = field(default_factory=dict)
     embeddings: npt.NDArray[np.float32] | None = None
+    gone: list[str] = field(default_factory=list)  # ids that a delta says are no more
     n_lines: int = 0  # of a segment of JSON Lines, in its last batch: how many lines it has
 
 
 def read_batches(
-    source: Source,
+    source: DocumentFile,
     columns: Columns,
     *,
     batch_rows: int = BATCH_ROWS,
@@ -134,7 +138,7 @@ def read_batches(
     InvalidInputError
         The content has not the hash that the manifest says.
     """
-    builder = _Builder(source, columns)
+    builder = _Builder(source.path, columns, labelled=source.format == "builtin")
     with _records(source, columns, batch_rows, batch_bytes) as (records, file):
         for _ in builder.take(records):
             if builder.rows >= batch_rows or builder.bytes >= batch_bytes:
@@ -147,9 +151,50 @@ def read_batches(
         yield batch
 
 
+def batches_of(
+    read: Iterable[pa.RecordBatch | Batch], name: str, columns: Columns
+) -> Generator[Batch]:
+    """Yield what a source reads of a segment as documents, and what is none.
+
+    Arrow batches have rows without a number: what is wrong with one is said under its id.
+    """
+    builder = _Builder(name, columns)
+    for rows in read:
+        if isinstance(rows, Batch):
+            yield rows
+            continue
+        there, gone = _parted(rows, columns)
+        for place, row in enumerate(rows_of(there, columns.in_order, 0)):
+            if isinstance(row, BadRecord):
+                builder.reject(0, _id_at(there, columns, place), row.reason, row.raw)
+            else:
+                builder.add(record_of(columns, 0, row.values, None))
+        batch = builder.finish()
+        batch.gone = gone
+        yield batch
+
+
+def _id_at(rows: pa.RecordBatch, columns: Columns, place: int) -> str | None:
+    """Return the id of a row of which something cannot be read, None where that is the id."""
+    try:
+        known = rows.column(columns.id)[place].as_py()
+    except UnicodeDecodeError:
+        return None
+    return None if known is None else excerpt(str(known))
+
+
+def _parted(rows: pa.RecordBatch, columns: Columns) -> tuple[pa.RecordBatch, list[str]]:
+    """Return the rows that are documents, and the ids of those that are gone."""
+    if GONE not in rows.schema.names:
+        return rows, []
+    marked = pc.fill_null(rows.column(GONE), fill_value=False)
+    gone = rows.filter(marked).column(columns.id).cast(pa.string()).to_pylist()
+    return rows.filter(pc.invert(marked)), gone
+
+
 @contextmanager
 def _records(
-    source: Source, columns: Columns, rows: int, size: int
+    source: DocumentFile, columns: Columns, rows: int, size: int
 ) -> Iterator[tuple[Iterator[Record | BadRecord], WatchedFile | None]]:
     """Open a file, and see before and after that it is the one that was listed."""
     if source.format == "builtin":
@@ -175,7 +220,7 @@ def _records(
             _check_digest(source, file, digest)
 
 
-def _same_as_listed(source: Source, when: str) -> None:
+def _same_as_listed(source: DocumentFile, when: str) -> None:
     size, etag = state_of(source.url, dict(source.options))
     if (size, etag) != (source.size, source.etag):
         raise SourceUnavailableError(
@@ -184,7 +229,7 @@ def _same_as_listed(source: Source, when: str) -> None:
         )
 
 
-def _check_digest(source: Source, file: WatchedFile, digest: str) -> None:
+def _check_digest(source: DocumentFile, file: WatchedFile, digest: str) -> None:
     actual = file.digest_to_the_end()
     if actual != digest:
         raise InvalidInputError(
@@ -196,13 +241,13 @@ def _check_digest(source: Source, file: WatchedFile, digest: str) -> None:
 class _Builder:
     """A batch in the making: every value is checked here, whatever the format."""
 
-    def __init__(self, source: Source, columns: Columns) -> None:
-        self._source = source
+    def __init__(self, name: str, columns: Columns, *, labelled: bool = False) -> None:
+        self._name = name
         self._columns = columns
         self._seen = SeenIds()
         self._width: int | None = None
         self._optional = [name for name in ("time", "label") if getattr(columns, name) is not None]
-        if source.format == "builtin":
+        if labelled:
             self._optional = ["label"]
         self._start()
 
@@ -273,7 +318,7 @@ class _Builder:
         self, line: int, id_: str | None, reason: str, raw: str, *, whole_rest: bool = False
     ) -> None:
         """Note that a record is no document."""
-        reject = Reject(self._source.path, line, id_, reason, raw, whole_rest)
+        reject = Reject(self._name, line, id_, reason, raw, whole_rest)
         self._batch.rejects.append(reject)
 
     def finish(self) -> Batch:

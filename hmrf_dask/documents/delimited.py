@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.documents.manifest import Columns, Dialect
 from hmrf_dask.documents.records import (
     RAISE_LIMIT,
@@ -34,7 +35,6 @@ from hmrf_dask.documents.records import (
     record_of,
     too_long,
 )
-from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
 from hmrf_dask.errors import ConfigurationError, InvalidInputError
 from hmrf_dask.parameters import CSV_COLUMNS
@@ -112,7 +112,7 @@ def encode_lines(objects: Iterable[Any], *, ascii_only: bool = True) -> bytes:
 
 
 def read_jsonl(
-    file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
+    file: WatchedFile, source: DocumentFile, columns: Columns, rows: int, size: int
 ) -> Iterator[Record | BadRecord]:
     """Yield the documents of a JSON Lines file."""
     begins = not (source.span and source.span[0])
@@ -324,7 +324,7 @@ def _not_text(encoding: str) -> str:
 
 
 def read_csv(
-    file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
+    file: WatchedFile, source: DocumentFile, columns: Columns, rows: int, size: int
 ) -> Iterator[Record | BadRecord]:
     """Yield the documents of a CSV file, as the Table Dialect of the manifest has it."""
     table = CsvTable(file, source.dialect, columns.max_bytes, source.compression, source.encoding)

@@ -15,13 +15,19 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StrictBool,
+    Tag,
+    field_validator,
     model_validator,
 )
 
+from hmrf_dask.databases.statements import select_of
+from hmrf_dask.documents.sources import kinds, open_source
 from hmrf_dask.documents.yaml_files import (
     NAME_PATTERN,
+    Variable,
     Words,
     read_yaml,
     refuse_other_kind,
@@ -133,6 +139,17 @@ class _Model(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True
     )
+
+
+def _describe_kinds(schema: dict[str, Any]) -> None:
+    """Describe a resource of a kind of source as a file has it: the name of the kind is a key."""
+    del schema["properties"]["kind"], schema["properties"]["settings"]
+    schema["required"] = ["name"]
+    schema["additionalProperties"] = {
+        "type": "object",
+        "description": "Settings of an installed kind of source, under its name.",
+    }
+    schema["minProperties"] = 2
 
 
 class License(_Model):
@@ -323,11 +340,103 @@ class Resource(_Files):
         return self
 
 
+class SourceResource(_Model):
+    """Documents of another kind of source than files: ``{name: tickets, sql: {query: …}}``."""
+
+    model_config = ConfigDict(json_schema_extra=_describe_kinds)
+
+    name: Name = Field(description="Lower-case letters, digits, '.', '_', '-'.")
+    title: Words | None = Field(default=None, description="For people.")
+    description: Words | None = Field(default=None, description="For people.")
+    kind: str = Field(exclude=True)
+    settings: dict[str, Any] = Field(exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_kind(cls, value: Any) -> Any:
+        """Take the one key that is a kind of source, and its settings."""
+        named = _kinds_in(value)
+        if len(named) != 1 or not isinstance(value[named[0]], dict):
+            raise ValueError(
+                f"must have one kind of source with its settings ({', '.join(kinds())}), got "
+                f"{' and '.join(named)}"
+            )
+        rest = {key: known for key, known in value.items() if key != named[0]}
+        return {**rest, "kind": named[0], "settings": value[named[0]]}
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The paths of its files: none."""
+        return ()
+
+
+def _kinds_in(value: Any) -> list[str]:
+    """Return the keys of a resource that name a kind of source other than files."""
+    if not isinstance(value, dict) or "path" in value:
+        return []
+    return [key for key in value if key in kinds()]
+
+
+def _which(value: Any) -> str:
+    is_source = isinstance(value, SourceResource) or bool(_kinds_in(value))
+    return "source" if is_source else "files"
+
+
+AnyResource = Annotated[
+    Annotated[Resource, Tag("files")] | Annotated[SourceResource, Tag("source")],
+    Discriminator(_which),
+]
+
+
 class Answers(_Files):
     """What people judged, CSV, JSONL or Parquet: pairs (columns a, b, kind, weight) or classes.
 
     Known classes (columns id, label) are taken as pairs: of one class together, of two different.
     """
+
+
+class Query(_Model):
+    """Rows of a database."""
+
+    query: Annotated[str, Field(min_length=1, max_length=100_000)] = Field(
+        description="One select, whose columns are a, b, kind and, if wanted, weight, trust, "
+        "annotator; or id and label."
+    )
+    url_env: Variable = Field(
+        description="The environment variable with the address of the database: "
+        "postgresql://… or sqlite:///…. A password is in that variable or in .pgpass.",
+    )
+
+    @field_validator("query")
+    @classmethod
+    def _is_one_select(cls, given: str) -> str:
+        try:
+            select_of(given)
+        except ConfigurationError as error:
+            raise ValueError(str(error).removeprefix("query ")) from None
+        return given
+
+
+class QueriedAnswers(_Model):
+    """What people judged, in a table of a database: read as rows of a file are."""
+
+    sql: Query
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The paths of its files: none."""
+        return ()
+
+
+def _from_where(value: Any) -> str:
+    is_queried = isinstance(value, QueriedAnswers) or (isinstance(value, dict) and "sql" in value)
+    return "sql" if is_queried else "files"
+
+
+AnyAnswers = Annotated[
+    Annotated[Answers, Tag("files")] | Annotated[QueriedAnswers, Tag("sql")],
+    Discriminator(_from_where),
+]
 
 
 class Manifest(_Model):
@@ -354,11 +463,11 @@ class Manifest(_Model):
     language: Annotated[Words, AfterValidator(_checked_language)] | None = Field(
         default=None, description="BCP 47, such as en."
     )
-    resources: Annotated[tuple[Resource, ...], Field(max_length=LIST_ITEMS), *Some] = Field(
-        description="Files that hold documents."
+    resources: Annotated[tuple[AnyResource, ...], Field(max_length=LIST_ITEMS), *Some] = Field(
+        description="Files that hold documents, or other sources of them."
     )
     documents: Columns = Columns()
-    answers: Answers | None = Field(default=None, description="What people judged.")
+    answers: AnyAnswers | None = Field(default=None, description="What people judged.")
     storage_options: StorageOptions = StorageOptions()
 
     @model_validator(mode="after")
@@ -367,6 +476,17 @@ class Manifest(_Model):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"resources: names must differ, got {', '.join(twice)} twice")
+        return self
+
+    @model_validator(mode="after")
+    def _sources_open(self) -> Manifest:
+        """Refuse wrong settings of sources; nothing is connected to."""
+        for number, resource in enumerate(self.resources):
+            if isinstance(resource, SourceResource):
+                try:
+                    open_source(resource, self.documents)
+                except ConfigurationError as error:
+                    raise ValueError(f"resources.{number}.{resource.kind}: {error}") from None
         return self
 
 

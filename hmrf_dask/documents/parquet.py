@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.records import (
     BadRecord,
@@ -18,7 +19,6 @@ from hmrf_dask.documents.records import (
     missing_columns,
     record_of,
 )
-from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile
 from hmrf_dask.parameters import CELLS_BYTES
 
@@ -27,7 +27,7 @@ _PAGE_HEADER = 32  # bytes of it that are read
 
 
 def read_parquet(
-    file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
+    file: WatchedFile, source: DocumentFile, columns: Columns, rows: int, size: int
 ) -> Iterator[Record | BadRecord]:
     """Yield the rows of a Parquet file; `line` is the number of the row, from 1 on."""
     line, opened = 1, False

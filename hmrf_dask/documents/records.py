@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmrf_dask.documents.builtin import read_builtin
+from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.sources import Source
 from hmrf_dask.documents.streams import WatchedFile, decompressed
 from hmrf_dask.errors import meant
 from hmrf_dask.parameters import BYTES_WITHOUT_RECORD, LINES_WITHOUT_RECORD
@@ -275,7 +275,7 @@ class Reader(Protocol):
     """A function that reads one format."""
 
     def __call__(
-        self, file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
+        self, file: WatchedFile, source: DocumentFile, columns: Columns, rows: int, size: int
     ) -> Iterator[Record | BadRecord]:
         """Yield what is in a file, in its order; `rows` and `size` say how much to hold at once."""
 
@@ -320,7 +320,7 @@ def missing_columns(columns: Columns, names: list[str]) -> str:
 
 
 def read_text(
-    file: WatchedFile, source: Source, columns: Columns, rows: int, size: int
+    file: WatchedFile, source: DocumentFile, columns: Columns, rows: int, size: int
 ) -> Iterator[Record | BadRecord]:
     """Yield the one document that a text file is."""
     try:
@@ -346,7 +346,7 @@ def read_text(
         yield Record(1, source.document_id, text)
 
 
-def read_installed(source: Source) -> Iterator[Record | BadRecord]:
+def read_installed(source: DocumentFile) -> Iterator[Record | BadRecord]:
     """Yield the documents of a builtin corpus; `line` counts them."""
     for line, document in enumerate(read_builtin(source.url), 1):
         yield Record(line, document.id, document.text, label=document.label)

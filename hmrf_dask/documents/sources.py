@@ -1,417 +1,200 @@
-"""The files a manifest names, each with what shows whether it changed, and segments of large ones.
+"""Where documents lie: what a source must do, its segments, and the kinds that are installed.
 
-JSON Lines are cut at bytes, and a line is of the segment it begins in; Parquet is cut between row
-groups. Where depends on the size of the file alone. What is compressed as a whole, and CSV, whose
-quoted cells may hold line ends, can only be read from the front.
+A source lists its segments, reads one of them, and says what changed since a listing. Files in a
+store are one kind; a package adds its own by an entry point of the group `hmrf_dask.sources`.
 """
 
 from __future__ import annotations
 
-import glob
-import os
-import posixpath
-import re
-import stat
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any, Final
 
-from hmrf_dask.documents import builtin
-from hmrf_dask.documents.manifest import (
-    BUILTIN,
-    Answers,
-    Dialect,
-    Manifest,
-    Resource,
-)
-from hmrf_dask.documents.streams import BLOCK_BYTES, WatchedFile, etag_of, filesystem, open_file
-from hmrf_dask.errors import ConfigurationError, InvalidInputError
-from hmrf_dask.parameters import MOST_FILES
-from hmrf_dask.redaction import GLOB_STORES
-from hmrf_dask.storage.addresses import is_local, local_path, store_problem
-from hmrf_dask.storage.remote import explained
+from hmrf_dask.errors import ConfigurationError, meant
+from hmrf_dask.redaction import shortened
 
-SEGMENT_BYTES = 64 * 2**20
+if TYPE_CHECKING:
+    import pyarrow as pa
 
+    from hmrf_dask.documents.batches import Batch
+    from hmrf_dask.documents.manifest import Columns, SourceResource
 
-def segments_of(source: Source) -> list[Source]:
-    """Return a file in segments of at least `SEGMENT_BYTES`, or as it is.
-
-    Examples
-    --------
-    >>> large = Source("a.jsonl", "/a.jsonl", 150 * 2**20, "1", "jsonl")
-    >>> [part.span for part in segments_of(large)]
-    [(0, 78643200), (78643200, 157286400)]
-    """
-    n_segments = source.size // SEGMENT_BYTES
-    if n_segments < 2 or not is_cut(source):
-        return [source]
-    bounds = [source.size * number // n_segments for number in range(n_segments + 1)]
-    return [replace(source, span=(bounds[n], bounds[n + 1])) for n in range(n_segments)]
-
-
-def is_cut(source: Source) -> bool:
-    """Return whether a file is cut if it is large.
-
-    Examples
-    --------
-    >>> [is_cut(Source("a", "/a", 9, "1", kind)) for kind in ("jsonl", "parquet", "csv")]
-    [True, True, False]
-    """
-    return source.format == "parquet" or (source.format, source.compression) == ("jsonl", "none")
-
-
-class SegmentLines(WatchedFile):
-    r"""The lines that begin in a span of a file, as if there were no others.
-
-    Examples
-    --------
-    >>> import io
-    >>> SegmentLines(io.BytesIO(b"aa\nbb\ncc\n"), "a.jsonl", (2, 5)).read()
-    b'bb\n'
-    """
-
-    def __init__(self, file: BinaryIO, name: str, span: tuple[int, int]) -> None:
-        super().__init__(file, name, None)
-        self._place = max(span[0] - 1, 0)  # that byte shows whether a line begins with the next
-        self._end = span[1]
-        self._skips = span[0] > 0
-        self._ended = False
-        self.n_lines = 0
-        self.seek(self._place)
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes of these lines."""
-        while not self._ended and (data := super().read(size)):
-            lines = self._taken(data)
-            if lines:
-                self.n_lines += lines.count(b"\n")
-                return lines
-        return b""
-
-    def _taken(self, data: bytes) -> bytes:
-        """Return what bytes have of these lines."""
-        start = self._place
-        self._place += len(data)
-        if self._skips:
-            cut = data.find(b"\n") + 1
-            start, data = start + cut, data[cut:]
-            self._skips = not cut
-            self._ended = (start if cut else self._place) >= self._end
-            if self._skips or self._ended:
-                return b""
-        if self._place >= self._end:  # the line with the last byte of the span is the last one
-            cut = data.find(b"\n", max(self._end - 1 - start, 0)) + 1
-            self._ended = bool(cut)
-            return data[:cut] if cut else data
-        return data
-
-
-def lines_before(source: Source) -> int:
-    """Return how many lines of a JSON Lines file begin before a segment of it."""
-    if source.format != "jsonl" or source.span is None or not source.span[0]:
-        return 0
-    left, n_lines = source.span[0] - 1, 1
-    with explained(source.path, "open it"):
-        opened = open_file(source.url, dict(source.options))
-    with opened:
-        file = WatchedFile(opened, source.path, None)
-        while left and (data := file.read(min(BLOCK_BYTES, left))):
-            left -= len(data)
-            n_lines += data.count(b"\n")
-    return n_lines
-
-
-_FORMATS = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "text",
-    ".md": "text",
-}
-_COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
-_MAGIC = re.compile(r"[*?[]")
-_USUAL = Dialect()
+ENTRY_POINTS: Final = "hmrf_dask.sources"
+BATCH_ROWS: Final = 10_000
+# The column of a delta that marks documents which are gone: true where one is. Their other columns
+# than the id may be null.
+GONE: Final = "hmrf_dask_gone"
+# Kinds that the package brings: module and callable, by name.
+OWN: Final[Mapping[str, str]] = {"sql": "hmrf_dask.documents.sql:open_sql"}
 
 
 @dataclass(frozen=True)
-class Source:
-    """One file with documents, as tasks get it: plain values, picklable, nothing secret.
+class Segment:
+    """A part of a source that one task reads: plain values, picklable, nothing secret.
 
-    Its `path` names it in ledgers and errors: relative to the manifest's folder where the manifest
-    is written so and local, else absolute or a URL. It is stable when the folder moves.
+    Attributes
+    ----------
+    name : str
+        Stable from night to night, different from all others of the source: ``"1..50000"``.
+    size : int
+        About how many bytes its documents have: what is read side by side is weighed by it. The
+        same content must have the same size.
+    stamp : str
+        Changes with the content. A segment whose name and stamp are known is not read again.
+    where : JSON value
+        What the source needs to find its rows: bounds of a key, a number of a shard. It is written
+        to the ledger of the release, and comes back with the segment.
+    is_alone : bool
+        Of a file, whether it is counted by itself, however small it is; others always are.
+    is_delta : bool
+        Whether it has what changed in the segments that were listed before it: documents with ids
+        that these have too are newer, and those that the column `GONE` marks are no more.
     """
 
-    path: str
-    url: str  # where it is read from: an absolute path or a URL
-    size: int  # in bytes, as stored
-    etag: str  # changes with the content: mtime in hexadecimal nanoseconds, or the store's own
-    format: str = ""  # empty while files are listed
-    compression: str = "none"
-    encoding: str = "utf-8"
-    dialect: Dialect = _USUAL
-    hash: str | None = None  # what the content must have, as ``algorithm:hexadecimal``
-    document_id: str = ""  # of a text file: its path below the folder or the fixed part of the glob
-    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
-    # The segment that this is: lines that begin in it, or row groups. None is the whole file.
-    span: tuple[int, int] | None = None
+    name: str
+    size: int
+    stamp: str
+    where: Any = None
+    is_alone: bool = False
+    is_delta: bool = False
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All segments of a source: what a release was made of, kept in its ledger.
+
+    Attributes
+    ----------
+    segments : tuple of Segment
+        Base segments first, which share no document, then deltas, the oldest first.
+    stamp : str
+        What `Source.changes` needs to know of the moment: the last change that is in the segments.
+        Empty where the source cannot say what changed.
+    compares_keys : bool
+        Whether deletions leave no trace in deltas. The ids of all former segments are then read
+        again, and nothing else of them: what is not there any more is gone.
+    """
+
+    segments: tuple[Segment, ...]
+    stamp: str = ""
+    compares_keys: bool = False
+
+
+class Source(ABC):
+    """Where the documents of a resource lie; it travels to tasks, and opens what it needs there.
+
+    Whatever goes wrong is one of three errors, in words without secrets: `ConfigurationError` (what
+    the manifest or the environment says cannot be), `InvalidInputError` (the content must be
+    corrected), `SourceUnavailableError` (trying again may help: exit code 75).
+    """
 
     @property
-    def n_bytes(self) -> int:
-        """How much of the file this is.
+    @abstractmethod
+    def identity(self) -> str:
+        """What documents depend on but the columns: the kind, the query, the shape of segments.
 
-        Examples
-        --------
-        >>> Source("a", "/a", 100, "1", "jsonl", span=(20, 50)).n_bytes
-        30
+        Never an address: the same rows at another address are the same rows.
         """
-        return self.size if self.span is None else self.span[1] - self.span[0]
+
+    @abstractmethod
+    def segments(self, snapshot: str, before: Listing | None) -> Listing:
+        """Return all segments as they are in a snapshot.
+
+        `before` is the listing of the last release: where its bounds will do, the segments keep
+        their names, and those with the same content their stamps.
+        """
+
+    @abstractmethod
+    def read(
+        self,
+        segment: Segment,
+        snapshot: str,
+        names: Sequence[str],
+        *,
+        ids: Sequence[str] = (),
+        rows: int = BATCH_ROWS,
+    ) -> Iterator[pa.RecordBatch | Batch]:
+        """Yield the rows of a segment as Arrow batches with the columns `names`, and `GONE`.
+
+        A batch has at most `rows` rows, and about 16 MiB: a task holds one. The order of rows is
+        the same every time. With `ids` rows of other documents may be left out. Ids are texts or
+        integers; a row whose id or text is wrong is given out all the same: it is quarantined
+        under its id. (Files number their lines, and give `Batch` instead.)
+        """
+
+    def changes(self, snapshot: str, since: Listing) -> Listing | None:  # noqa: ARG002 - it cannot
+        """Return `since` with deltas added for what changed, or None to list all anew.
+
+        Without any change it is `since` itself, up to the stamp. It is not asked where deltas are
+        many or large by now: then `segments` are listed, and the deltas are read no more.
+        """
+        return None
+
+    def snapshot(self) -> AbstractContextManager[str]:
+        """Hold still what is read until the context ends, and name it for tasks.
+
+        The process that drives a run holds it open from the listing until all is read. Where rows
+        cannot be held still, `read` must notice what changed since it was listed:
+        SourceUnavailableError. Without a name, "", `read` gives what is there now: a person asks
+        for a text.
+        """
+        return nullcontext("")
+
+    def parts(self, segment: Segment) -> list[Segment]:
+        """Return what tasks read of a segment; a large file is listed as one, and cut here."""
+        return [segment]
+
+    def described(self, segment: Segment) -> list[Any]:
+        """Return what the documents of a segment depend on, as JSON."""
+        return [self.identity, segment.name, segment.stamp]
 
 
-def list_sources(manifest: Manifest, base: str) -> list[Source]:
-    """Return every file with documents, sorted by path; `base` is the manifest's folder.
+# It takes the name of the resource, its settings, which it checks, and the columns of documents.
+Kind = Callable[[str, Mapping[str, Any], "Columns"], Source]
+_REGISTERED: dict[str, Kind] = {}
+
+
+def register(name: str, kind: Kind) -> None:
+    """Make a kind of source known to this process; a package does it by an entry point."""
+    _REGISTERED[name] = kind
+
+
+def kinds() -> list[str]:
+    """Return the names of all kinds of sources that are known here."""
+    return sorted({*OWN, *_REGISTERED, *_installed()})
+
+
+@cache
+def _installed() -> Mapping[str, metadata.EntryPoint]:
+    return {one.name: one for one in metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def open_source(resource: SourceResource, columns: Columns) -> Source:
+    """Return the source that a resource names; nothing is connected to before it is used.
 
     Raises
     ------
-    InvalidInputError
-        There is no file where a resource points to, or one has not the size it must have.
-    SourceError
-        The store cannot be listed; SourceUnavailableError if trying again may help.
+    ConfigurationError
+        There is no such kind, or its settings are wrong.
     """
-    sources: dict[str, Source] = {}
-    for resource in manifest.resources:
-        options = _options(manifest, resource)
-        for file in _files_of(resource, resource.name, base, options, resource.format):
-            source = _source(resource, file, options)
-            if source.path in sources:
-                raise ConfigurationError(
-                    f"resources: {source.path} must be in one of them, got it in two; narrow a path"
-                )
-            sources[source.path] = source
-    return [sources[path] for path in sorted(sources)]
+    return _kind(resource.kind)(resource.name, resource.settings, columns)
 
 
-def list_answers(manifest: Manifest, base: str) -> list[Source]:
-    """Return the files with pairs, sorted by path; none if the manifest names none."""
-    answers = manifest.answers
-    if answers is None:
-        return []
-    options, sources = _options(manifest, answers), list[Source]()
-    for file in _files_of(answers, "answers", base, options, "csv"):
-        kind = os.path.splitext(file.path)[1].lower().lstrip(".")
-        if kind not in ("csv", "jsonl", "parquet"):
-            raise ConfigurationError(
-                f"answers: a file must be named .csv, .jsonl or .parquet, got {file.path}; "
-                "rename it"
-            )
-        shared = tuple(options.items())
-        sources.append(
-            replace(file, format=kind, hash=answers.hash, document_id="", options=shared)
-        )
-    return sorted(sources, key=lambda source: source.path)
-
-
-def _options(manifest: Manifest, files: Resource | Answers) -> dict[str, Any]:
-    """Return the options of a resource, else those of the manifest."""
-    return (files.storage_options or manifest.storage_options).model_dump(exclude_none=True)
-
-
-def _source(resource: Resource, file: Source, options: Mapping[str, Any]) -> Source:
-    compression, kind, ending = _kind_of(resource, file.path)
-    dialect = resource.dialect
-    if ending == ".tsv" and "delimiter" not in dialect.model_fields_set:
-        dialect = dialect.model_copy(update={"delimiter": "\t"})
-    return replace(
-        file,
-        format=kind,
-        compression=compression,
-        encoding=resource.encoding,
-        dialect=dialect,
-        hash=resource.hash,
-        document_id=file.document_id if kind == "text" else "",
-        options=tuple(options.items()),
-    )
-
-
-def _kind_of(resource: Resource, path: str) -> tuple[str, str, str]:
-    """Return compression, format and the ending that says it."""
-    stem, ending = posixpath.splitext(path.lower())
-    compression = _COMPRESSIONS.get(ending, "none")
-    if compression != "none":
-        ending = posixpath.splitext(stem)[1]
-    kind = resource.format or ("builtin" if path.startswith(BUILTIN) else _FORMATS.get(ending))
-    if kind is None:
+def _kind(name: str) -> Kind:
+    if name in OWN:
+        module, _, called = OWN[name].partition(":")
+        kind: Kind = getattr(import_module(module), called)
+        return kind
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    if name not in _installed():
         raise ConfigurationError(
-            f"resources, {resource.name!r}: the format of {path} must be known by its ending "
-            f"({', '.join(_FORMATS)}, then .gz or .zst); give format: jsonl, parquet, csv or text, "
-            "or a narrower path"
+            f"a source must be one of {', '.join(kinds()) or 'none that is installed'}, got "
+            f"{shortened(name)}{meant(name, kinds())}; install the package that brings it"
         )
-    compression = resource.compression or compression
-    if kind == "parquet" and compression != "none":
-        raise ConfigurationError(
-            f"resources, {resource.name!r}: Parquet must not be compressed as a whole, got {path}; "
-            "it compresses its own pages"
-        )
-    return compression, kind, ending
-
-
-def _files_of(
-    files: Resource | Answers, name: str, base: str, options: Mapping[str, Any], kind: str | None
-) -> list[Source]:
-    """Return the files of a resource, each once; size and hash are of a single one."""
-    listed: dict[str, Source] = {}
-    for pattern in files.path:
-        matching = _matching(pattern, base, options, kind)
-        if not matching:
-            raise InvalidInputError(
-                f"{name!r}: there must be at least one file, got none for {pattern} "
-                f"(seen from {base}); check the path"
-            )
-        listed.update((file.path, file) for file in matching)
-    if (files.hash or files.bytes is not None) and len(listed) != 1:
-        raise ConfigurationError(
-            f"{name!r}: hash and bytes must be those of one file, got {len(listed)} files; "
-            "make a resource of each"
-        )
-    for file in listed.values():
-        if files.bytes is not None and files.bytes != file.size:
-            raise InvalidInputError(
-                f"{file.path}: must have {files.bytes} bytes (so the manifest says), got "
-                f"{file.size}; fetch the file again or correct the manifest"
-            )
-    return list(listed.values())
-
-
-def _matching(
-    pattern: str, base: str, options: Mapping[str, Any], kind: str | None
-) -> list[Source]:
-    """Return the files of a pattern as the store lists them; `document_id` is the path below it."""
-    if pattern.startswith(BUILTIN):
-        return [Source(pattern, pattern, 0, builtin.version_of(pattern))]
-    relative = is_relative(pattern)
-    if relative:
-        # Only what the manifest says is a pattern, the folder it lies in may be called anything.
-        address, fixed = f"{glob.escape(base)}/{pattern}", f"{base}/{pattern}"
-    else:
-        address = fixed = pattern = local_path(pattern) if is_local(pattern) else pattern
-    if is_local(address):
-        return _local(address, fixed, pattern, base if relative else None, kind)
-    return _remote(address, fixed, pattern, options, kind)
-
-
-def is_relative(pattern: str) -> bool:
-    """Return whether a path is seen from the folder of its manifest.
-
-    Examples
-    --------
-    >>> is_relative("texts/*.csv"), is_relative("/data/texts"), is_relative("s3://bucket/texts")
-    (True, False, False)
-    """
-    return is_local(pattern) and "://" not in pattern and not pattern.startswith(("/", "~"))
-
-
-def cut_at_magic(pattern: str) -> tuple[str, tuple[str, ...]]:
-    """Return the folder that a pattern cannot leave, and the rest of its segments.
-
-    Examples
-    --------
-    >>> cut_at_magic("s3://bucket/2026-*/*.csv")
-    ('s3://bucket', ('2026-*', '*.csv'))
-    """
-    match = _MAGIC.search(pattern)
-    if match is None:
-        return pattern, ()
-    folder = pattern[: match.start()].rpartition("/")[0]
-    below = tuple(filter(None, pattern[len(folder) :].split("/")))
-    return folder or pattern[: pattern.startswith("/")], below
-
-
-def _local(
-    address: str, fixed: str, pattern: str, base: str | None, kind: str | None
-) -> list[Source]:
-    with explained(pattern, "list it"):
-        if _MAGIC.search(pattern):
-            root = os.path.normpath(_fixed_part(fixed, pattern))
-            paths = [p for p in glob.glob(address, recursive=True) if not os.path.isdir(p)]
-        elif os.path.isdir(fixed):
-            root = os.path.normpath(fixed)
-            paths = [p for p in _walk(root) if not _is_private(p, root, kind)]
-        else:
-            os.stat(fixed)
-            root, paths = os.path.dirname(os.path.normpath(fixed)), [fixed]
-        listed = []
-        for path in map(os.path.normpath, paths):
-            state = os.stat(path)
-            if not stat.S_ISREG(state.st_mode):  # opening a pipe waits for a writer, for ever
-                raise ConfigurationError(
-                    f"a path must be that of a file, got {path}, a pipe or a device; "
-                    "narrow the path"
-                )
-            name = path if base is None else os.path.relpath(path, base)
-            etag, below = f"{state.st_mtime_ns:x}", os.path.relpath(path, root)
-            listed.append(Source(name, path, state.st_size, etag, document_id=below))
-    return listed
-
-
-def _walk(root: str) -> list[str]:
-    def fail(error: OSError) -> None:
-        """Stop at a folder that cannot be read; os.walk alone would skip it."""
-        raise error
-
-    paths, seen = list[str](), {os.path.realpath(root)}
-    for folder, below, names in os.walk(root, onerror=fail, followlinks=True):
-        paths += [os.path.join(folder, name) for name in names]
-        if len(paths) > MOST_FILES:
-            raise ValueError(f"there are more than {MOST_FILES:,} files in it")
-        real = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(below)}
-        below[:] = [name for name, path in real.items() if path not in seen]  # links may go round
-        seen.update(real.values())
-    return paths
-
-
-def _remote(
-    address: str, fixed: str, pattern: str, options: Mapping[str, Any], kind: str | None
-) -> list[Source]:
-    with explained(pattern, "list it"):
-        files, path = filesystem(address, options)
-        protocol = address.partition("://")[0]
-        if _MAGIC.search(pattern):
-            root = files._strip_protocol(_fixed_part(fixed, pattern))
-            infos = files.glob(path, detail=True)
-        else:
-            info = files.info(path)
-            root = path.rpartition("/")[0]
-            infos = {path: info}
-            if info["type"] == "directory":
-                root = path
-                infos = files.find(path, detail=True)
-                infos = {p: i for p, i in infos.items() if not _is_private(p, root, kind)}
-        listed = []
-        for name, info in infos.items():
-            if info["type"] == "directory" or name.endswith("/"):
-                continue
-            url = name if "://" in name else f"{protocol}://{name.lstrip('/')}"
-            # Names of objects may have any sign; a page of the web may link to signed addresses.
-            if protocol not in GLOB_STORES and (problem := store_problem(url)):
-                raise ConfigurationError(f"{pattern}: what it lists {problem}")
-            if info["size"] is None:  # pages do not say it
-                info = files.info(name)
-            size, etag = int(info["size"]), etag_of(files, name, info)
-            below = name.removeprefix(root).lstrip("/")
-            listed.append(Source(url, url, size, etag, document_id=below))
-    return listed
-
-
-def _fixed_part(address: str, pattern: str) -> str:
-    """Return the folder that a pattern cannot leave: all before its first name with magic."""
-    return address[: len(address) - len(pattern)] + cut_at_magic(pattern)[0]
-
-
-def _is_private(path: str, root: str, kind: str | None) -> bool:
-    """Return whether a file in a folder is a program's own: hidden, or such as Spark's _SUCCESS."""
-    below = path.removeprefix(root).lstrip("/")
-    marks = (".",) if kind == "text" else (".", "_")
-    return any(part.startswith(marks) for part in below.split("/"))
+    found: Kind = _installed()[name].load()
+    return found

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hmrf_dask.documents.delimited import CsvTable, any_object, read_objects
+from hmrf_dask.documents.files import DocumentFile, SegmentLines
 from hmrf_dask.documents.records import BadRecord, Row
-from hmrf_dask.documents.sources import SegmentLines, Source
 from hmrf_dask.documents.streams import WatchedFile, open_file
 from hmrf_dask.storage.remote import explained
 
 _ROWS = 1_000  # of Parquet that are read at once
 
 
-def read_record(source: Source, line: int, longest: int) -> dict[str, Any]:
+def read_record(source: DocumentFile, line: int, longest: int) -> dict[str, Any]:
     """Return a record by the line that `Batch.lines` has for it, empty where it has no columns.
 
     Parameters
     ----------
-    source : Source
+    source : DocumentFile
         A file, or the segment that the line was counted in.
     line : int
     longest : int

@@ -344,14 +344,17 @@ def hashing_task(n_features: int, n_components: int) -> TaskMemory:
 
 
 def _linked_task(pairs: Pairs, settings: Settings) -> TaskMemory:
-    """Return what ICM needs; `hmrf.task-memory` cuts what would need more into pieces."""
     graph = pairs.graph
-    n_pairs = len(graph.must_pairs) + len(graph.cannot_pairs)
-    sizes = graph.n_nodes, n_pairs, settings.n_clusters
+    return icm_task(graph.n_nodes, len(graph.must_pairs) + len(graph.cannot_pairs), settings)
+
+
+def icm_task(n_rows: int, n_pairs: int, settings: Settings) -> TaskMemory:
+    """Return what ICM needs; `hmrf.task-memory` cuts what would need more into pieces."""
+    sizes = n_rows, n_pairs, settings.n_clusters
     needed, words = heap_bytes(*sizes), "pairs"
     if settings.inference == "belief-propagation":
         needed, words = needed + message_bytes(*sizes), "pairs with their messages"
-    part = (f"{graph.n_nodes} constrained documents and {n_pairs} {words}", needed)
+    part = (f"{n_rows} constrained documents and {n_pairs} {words}", needed)
     if needed > settings.task_memory:
         part = ("what hmrf.task-memory allows it", settings.task_memory)
     return TaskMemory("an ICM task", (part,))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.constraints.pairs import Constraints
-from hmrf_dask.documents.batches import BATCH_ROWS
+from hmrf_dask.documents.sources import BATCH_ROWS
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, counted
 from hmrf_dask.flow.clients import on_threads
 from hmrf_dask.jobs.inputs import gather, load_job

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from hmrf_dask.documents.batches import BATCH_ROWS
+from hmrf_dask.documents.sources import BATCH_ROWS
 from hmrf_dask.errors import (
     ConfigurationError,
     HmrfWarning,

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmrf_dask.documents.batches import Batch, read_batches
+from hmrf_dask.documents.files import DocumentFile, list_files
 from hmrf_dask.documents.manifest import SCHEMA, Manifest
-from hmrf_dask.documents.sources import Source, list_sources
 
 ROWS = [
     {"id": "a", "text": "cats and dogs", "time": "2026-01-01", "label": "pets", "more": [1]},
@@ -77,8 +77,8 @@ class Folder:
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         (self.path / name).write_bytes(data)
 
-    def source(self, name: str, **resource: Any) -> Source:
-        (found,) = list_sources(manifest_of(name, **resource), str(self.path))
+    def source(self, name: str, **resource: Any) -> DocumentFile:
+        (found,) = list_files(manifest_of(name, **resource), str(self.path))
         return found
 
     def read(
@@ -86,7 +86,7 @@ class Folder:
     ) -> list[Batch]:
         self.put(name, data)
         manifest = manifest_of(name, columns, **resource)
-        (source,) = list_sources(manifest, str(self.path))
+        (source,) = list_files(manifest, str(self.path))
         return list(read_batches(source, manifest.documents, **(limits or {})))
 
     def one(self, name: str, data: bytes, columns: Any = None, **resource: Any) -> Batch:

@@ -362,7 +362,10 @@ class MemoryRun(CheckpointStore):
 
     def write_rows(self, number: int, part: str, first_row: int, rows: FloatArray) -> LabelsFile:
         """Refuse: where labels lie in this process, so do all centroids."""
-        raise RunDirectoryError(f"a MemoryRun must not be given centroids of owners, got {part}")
+        raise RunDirectoryError(
+            f"a MemoryRun must not be given centroids of owners, got {part} of iteration {number}, "
+            f"{len(rows)} from {first_row} on; use a RunDirectory"
+        )
 
     def read_rows(self, file: LabelsFile) -> FloatArray:
         """Refuse: none were written."""

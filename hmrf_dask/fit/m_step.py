@@ -69,7 +69,7 @@ def maximisation_after(
 
 def _optimal(engine: Engine, state: State, model: Model, made: Remade) -> State:
     """Return the state with the model of its optimal centroids."""
-    engine.share_model(model)
+    engine.send_ahead(model)
     after = replace(state, model=model, optimal=True)
     if made.closed is not None and model.linear:
         return _measured(engine, after, made.closed)

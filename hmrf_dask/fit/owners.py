@@ -85,7 +85,7 @@ class Owners:
 
     def move(self) -> None:
         """Give all clusters to workers that are there now; what others had is lost."""
-        places = self.flow.workers()
+        self.workers = places = self.flow.workers()
         self.places = [places[number % len(places)] for number in range(len(self.ranges))]
         homes = self.flow.homes(self._rows)
         runs = np.arange(len(homes)) * len(places) // max(len(homes), 1)  # of rows read each time
@@ -218,6 +218,8 @@ class Owners:
 
     def rows(self, centroids: Owned, clusters: IntArray) -> FloatArray:
         """Return the centroids of some clusters, sorted."""
+        if not len(clusters):
+            return np.zeros((0, self.n_features))
         known = share_array(self.flow, clusters)
         return np.concatenate(
             self.flow.compute(self.each(tasks.centroids_at, centroids.name, known))
@@ -278,6 +280,18 @@ class Owners:
         """Return what tasks of first variation read, with its `model`."""
         pieces = self.each(tasks.round_at, *self._of(state))
         return Joined(tasks.assembled_sources, (self.new_name(), model, pieces, state.optimal))
+
+    def ahead(self, model: Model) -> tuple[Joined, list[Lazy]]:
+        """Return a model as `model` does, on its way to all workers; and tasks that hold it there.
+
+        They put it together and make ready what rows are compared by, while the driver is at work.
+        """
+        sent = self.model(model)
+        sketch, metric, pieces = sent.arguments
+        sketch, *pieces = self.flow.begin([sketch, *pieces])
+        sent = Joined(sent.function, (sketch, metric, pieces))
+        made = [self.flow.lazy_at(one, tasks.made_ready, self.ready(sent)) for one in self.workers]
+        return sent, self.flow.begin(made)
 
     def ready(self, model: Joined) -> Joined:
         """Return the same model with what the nearest centroids of rows are found by."""

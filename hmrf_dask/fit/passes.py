@@ -71,6 +71,7 @@ class Engine:
     _known: list[CorpusTerms] = field(default_factory=list, init=False, repr=False)
     _priced: list[Pricing] = field(default_factory=list, init=False, repr=False)
     _sent: tuple[Model, Lazy] | None = field(default=None, init=False, repr=False)
+    _held: list[Lazy] = field(default_factory=list, init=False, repr=False)  # what was sent ahead
 
     @property
     def learning(self) -> bool:
@@ -84,6 +85,14 @@ class Engine:
             sent = model.centroids.owners.model(model) if owned else self.flow.broadcast(model)
             self._sent = model, sent
         return self._sent[1]
+
+    def send_ahead(self, model: Model) -> None:
+        """Begin to send a model that the next pass needs."""
+        if isinstance(model.centroids, Owned):
+            sent, self._held = model.centroids.owners.ahead(model)
+            self._sent = model, sent
+        else:
+            self.share_model(model)
 
     def share_ready(self, model: Model) -> Lazy:
         """Return the same for tasks that compare rows with all centroids."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -102,6 +102,10 @@ class Dataflow:
     def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
         """Return the values computed and kept where they were computed."""
         return list(values)
+
+    def begin(self, values: Sequence[Lazy]) -> list[Lazy]:
+        """Return the values, kept as by `persist`; on workers they need not be there yet."""
+        return self.persist(values)
 
     def co_located(self, values: Sequence[Lazy]) -> list[list[int]]:
         """Return the numbers of kept values in slices: one task takes a slice where it is."""
@@ -469,6 +473,15 @@ class DaskFlow(Dataflow):
         tasks = [planned(value) for value in values]
         return _submitted(client, tasks, places_of(tasks))
 
+    def begin(self, values: Sequence[Lazy]) -> list[Lazy]:
+        """Return the values as `persist` does, and wait for none; each keeps its only worker."""
+        client = active_client()
+        if client is None:
+            return self.persist(values)
+        tasks = [planned(value) for value in values]
+        begun = _begun(client, tasks, places_of(tasks))
+        return [replace(kept, place=task.place) for kept, task in zip(begun, tasks, strict=True)]
+
     def settle(self) -> None:
         """Wait for values that are on their way though nothing wants them any more."""
         self._sent.settle()
@@ -548,6 +561,13 @@ def _gathered(client: Any, tasks: Sequence[Planned], places: Mapping[str, str]) 
 
 def _submitted(client: Any, tasks: Sequence[Planned], places: Mapping[str, str]) -> list[Planned]:
     """Return tasks run on workers, their values kept there."""
+    kept = _begun(client, tasks, places)
+    wait_for(client, futures_of(client, kept), list(merged(tasks)), frozenset(places.values()))
+    return kept
+
+
+def _begun(client: Any, tasks: Sequence[Planned], places: Mapping[str, str]) -> list[Planned]:
+    """Return tasks given to workers, their values kept there as soon as they are made."""
     import dask
     from dask.base import annotate
 
@@ -555,10 +575,7 @@ def _submitted(client: Any, tasks: Sequence[Planned], places: Mapping[str, str])
     placed = annotate(workers=by_key.__getitem__) if places else nullcontext()
     # The model travels in the graph, once a pass: that is what Dask would warn of.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}), placed:
-        kept = list(client.persist(list(tasks), retries=setting("retries", 3)))
-    needed = frozenset(places.values())
-    wait_for(client, futures_of(client, kept), list(merged(tasks)), needed)
-    return kept
+        return list(client.persist(list(tasks), retries=setting("retries", 3)))
 
 
 def task_memory() -> int:

@@ -32,9 +32,15 @@ from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, resume
 from hmrf_dask.fit.loop import UNFINISHED, Fit
 from hmrf_dask.fit.metric_steps import MetricSteps, follow_labels
-from hmrf_dask.fit.owners import Owned, owners_for
+from hmrf_dask.fit.owners import Owned, n_owners, owners_for
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.preparation import check_memory, plan_tasks, reading_task, table_task
+from hmrf_dask.fit.preparation import (
+    check_memory,
+    plan_tasks,
+    reading_task,
+    table_task,
+    with_owners,
+)
 from hmrf_dask.fit.problem import (
     ENTRY_BYTES,
     ROW_BYTES,
@@ -191,10 +197,13 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
         seeds, linked = find_seeds(flow, corpus, seeds, pairs, settings.n_clusters)
     asked = replace(asked, corpus=corpus, distortion=distortion, seeds=seeds)
     work = _Surveyed(flow, asked, facts, pairs, linked, slices)
+    number = n_owners(flow, settings, distortion, corpus.n_features)
     needed = plan_tasks(
         facts, settings, corpus.n_features, pairs=linked,
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
     )  # fmt: skip
+    if number:
+        needed = with_owners(needed, number, flow.n_workers)
     check_memory(needed)
     if slices is not None or facts.nbytes > memory_of_all() // 2:
         return work  # without slices rows are read again in every pass, one partition a task

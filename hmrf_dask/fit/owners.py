@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
-from hmrf_dask.distortions.base import Remade, TableDistortion
+from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
+from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.clients import setting
 from hmrf_dask.flow.dataflow import Dataflow, Joined, Lazy, share_array
 from hmrf_dask.tasks import owners as tasks
 from hmrf_dask.tasks.cluster_totals import block_of
-from hmrf_dask.tasks.model import Model, State
+from hmrf_dask.tasks.model import Model, Settings, State
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 LEAST = 2**20  # numbers, K × d: fewer are sooner added up by the driver
@@ -308,20 +309,27 @@ def _added(parts: Any) -> int | None:
     return sum(known) if known else None
 
 
-def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:
-    """Return owners for a fit, None where the driver has its sums and centroids.
+def n_owners(flow: Dataflow, settings: Settings, distortion: Distortion, n_features: int) -> int:
+    """Return how many owners a fit has, 0 where the driver has its sums and centroids.
 
     They are on worker processes alone: elsewhere all threads share one array. What decides changes
     no bits.
     """
-    asked, n_places = setting("owners", "auto"), flow.n_workers
-    n_clusters, size = problem.settings.n_clusters, problem.settings.n_clusters
-    size *= problem.extent.n_features
-    own = not isinstance(problem.distortion, TableDistortion)
-    if own or not n_places or problem.settings.metric:
-        return None
-    if asked == "auto":
-        number = 0 if size < LEAST else min(n_places, MOST, size // EACH)
-    else:
-        number = int(asked)
-    return Owners(flow, problem, min(number, n_clusters)) if number else None
+    asked, n_places, n_clusters = setting("owners", "auto"), flow.n_workers, settings.n_clusters
+    if not n_places or settings.metric or not isinstance(distortion, TableDistortion):
+        return 0
+    if asked != "auto" and not (str(asked).isdecimal() and int(asked) <= MOST):
+        raise ConfigurationError(
+            f"hmrf.owners must be auto or a number of owners from 0 to {MOST}, got {asked!r}; "
+            "leave it out, or say 0 for none"
+        )
+    if asked != "auto":
+        return min(int(asked), n_clusters)
+    size = n_clusters * n_features
+    return 0 if size < LEAST else min(n_places, MOST, n_clusters, size // EACH)
+
+
+def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:
+    """Return the owners of a fit, if it has any."""
+    number = n_owners(flow, problem.settings, problem.distortion, problem.extent.n_features)
+    return Owners(flow, problem, number) if number else None

@@ -267,11 +267,6 @@ def _to_the_end(
                 raise
             log.info("%s", error)
             engine.owners.move()
-        except BaseException:
-            if engine.owners is not None:
-                with suppress(Exception):  # the first error is the one to show
-                    engine.owners.leave()
-            raise
 
 
 def _iterate(work: _Surveyed, engine: Engine, journal: Journal) -> tuple[Fit, State, str | None]:

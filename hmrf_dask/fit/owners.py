@@ -14,6 +14,7 @@ import uuid
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -50,6 +51,7 @@ class Owned:
             weakref.finalize(self, owners.dead.append, self.name).atexit = False
 
         self.squares = np.zeros(0)  # of the sums a fit ends with: ‖S_h‖²
+        self.model: Model | None = None  # that it ends with, as owners hold it
         # centroids that were made with these sums: held, of which before, of which numbers
         self.next: tuple[Owned, str, tasks.Numbers] | None = None
         self.answers: list[tasks.Made] = []  # what owners said of these
@@ -78,6 +80,7 @@ class Owners:
         slices = [problem.free[places[0]].block for places in problem.slices]
         self._rows = [*slices, *(part.block for part in problem.linked)]
         self.fit, self._numbers = uuid.uuid4().hex[:12], itertools.count()
+        weakref.finalize(self, _leave, flow, self.fit).atexit = False
         self.dead: deque[str] = deque(maxlen=REMEMBERED)
         step = block_of(self.n_features)  # see `tasks.cluster_totals`
         starts = np.arange(n_owners) * self.n_clusters // n_owners // step * step
@@ -229,17 +232,15 @@ class Owners:
     def ended(self, state: State) -> State:
         """Return the last state of a fit, centroids here: in a temporary file where they are many.
 
-        They are read from it where somebody asks for them. Owners let go of all they have.
+        They are read from it where somebody asks for them. Owners let go of all they have when
+        nobody has the state any more: until then they give tasks its model.
         """
-        squares = self.flow.compute(self.each(tasks.squares_at, *self._of(state)))
-        state.sums.squares = np.concatenate(squares)
-        after = replace(state, model=replace(state.model, centroids=self._here(state.model)))
-        self.leave()
-        return after
-
-    def leave(self) -> None:
-        """Let workers know that nobody asks for anything any more."""
-        self.flow.tell(tasks.leave, self.fit)
+        sums = state.sums
+        sums.squares = np.concatenate(
+            self.flow.compute(self.each(tasks.squares_at, *self._of(state)))
+        )
+        sums.model = state.model
+        return replace(state, model=replace(state.model, centroids=self._here(state.model)))
 
     def new_name(self) -> str:
         """Return a name that no other version has, of this fit or of another one."""
@@ -297,6 +298,20 @@ class Owners:
     def ready(self, model: Joined) -> Joined:
         """Return the same model with what the nearest centroids of rows are found by."""
         return Joined(tasks.assembled_ready, (*model.arguments, self.dense))
+
+
+def _leave(flow: Dataflow, fit: str) -> None:
+    """Let workers know that nobody asks for anything of a fit any more, if they are there."""
+    with suppress(Exception):
+        flow.tell(tasks.leave, fit)
+
+
+def model_of(flow: Dataflow, state: State) -> Lazy:
+    """Return the model that a fit ended with, for tasks."""
+    sums = state.sums
+    if isinstance(sums, Owned) and sums.model is not None:
+        return sums.owners.model(sums.model)
+    return flow.share(state.model)
 
 
 def numbers_of(model: Model) -> tasks.Numbers:

@@ -29,7 +29,8 @@ from hmrf_dask.tasks.model import Model
 from tests.support.fits import Case, scheduled, text_case
 from tests.support.owners import dies_at, forgetful, watched_driver
 
-CASE = text_case(n_rows=120, n_features=150, n_clusters=3, n_pairs=60, init="random", n_init=1)
+SMALL = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
+CASE = text_case(**SMALL, init="random", n_init=1, refine=False, max_iter=4)
 WIDE = text_case(
     n_rows=200, n_features=6000, n_clusters=24, n_pairs=20, init="random", n_init=1, refine=False
 )
@@ -74,7 +75,7 @@ def test_nothing_of_the_size_of_centroids_passes_through_the_driver(
     assert other.cluster_centers_.tobytes() == model.cluster_centers_.tobytes()
 
 
-@pytest.mark.parametrize("after", [3, pytest.param(40, marks=pytest.mark.long), 75])
+@pytest.mark.parametrize("after", [3, 20])
 def test_what_owners_lose_is_made_again_from_the_last_commit(owned: Client, after: int) -> None:
     with forgetful(after) as asked:
         assert CASE.answer(3) == answer(CASE)

@@ -173,7 +173,8 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     table = table_task(settings.n_clusters, corpus.n_features)
     check_memory([table, reading_task(corpus.sources)])  # before anything of size d, and any row
     if known_to_fit:
-        corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
+        kept = flow.spread(corpus.partitions, corpus.row_counts)
+        corpus = replace(corpus, partitions=tuple(kept), sources=())
     # Whether a corpus of tasks fits is known after the survey; too large files are read each time.
     slices = flow.co_located(corpus.blocks) if known_to_fit or corpus.sources else None
     reading = 0
@@ -207,7 +208,7 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     check_memory(needed)
     if slices is not None or facts.nbytes > memory_of_all() // 2:
         return work  # without slices rows are read again in every pass, one partition a task
-    kept = flow.persist(list(corpus.partitions))
+    kept = flow.spread(corpus.partitions, corpus.row_counts)
     corpus = replace(corpus, partitions=tuple(kept), sources=())
     return replace(work, asked=replace(asked, corpus=corpus), slices=flow.co_located(kept))
 

@@ -26,7 +26,8 @@ from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.clients import setting
-from hmrf_dask.flow.dataflow import Dataflow, Joined, Lazy, share_array
+from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
+from hmrf_dask.flow.graphs import Joined
 from hmrf_dask.tasks import owners as tasks
 from hmrf_dask.tasks.cluster_totals import block_of
 from hmrf_dask.tasks.model import Model, Settings, State

@@ -14,7 +14,8 @@ from hmrf_dask.checkpoints.records import CheckpointStore
 from hmrf_dask.distortions.base import Remade
 from hmrf_dask.fit.owners import Owned, Owners
 from hmrf_dask.fit.problem import Problem
-from hmrf_dask.flow.dataflow import Dataflow, Joined, Lazy, tree
+from hmrf_dask.flow.dataflow import Dataflow, Lazy, tree
+from hmrf_dask.flow.graphs import Joined
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.kernels.sums import add_sums, add_to, joined
 from hmrf_dask.linked.plan import Scale, make_scale

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,8 @@ def test_hostile_names_are_names(place: Database) -> None:
         place.publish(number, table=table, contents=contents, keep=1)
     seen = place.rows(f'SELECT * FROM {where}"{quoted}" ORDER BY 1 LIMIT 1')
     assert seen == [("0", 0, "zero 3", "3", "'; --")]
+    if where:
+        place.rows(f"DROP SCHEMA {where.rstrip('.')} CASCADE")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +212,12 @@ def test_another_job_takes_over_only_when_told(place: Database) -> None:
     assert place.publish(2, owner="other", take_over=True)
     assert place.publish(3, owner="other", keep=1)
     assert place.rows("SELECT count(*) FROM clusters") == [(12,)]
+
+
+def test_another_output_of_a_job_is_another_owner() -> None:
+    one = Mark("tickets", "m", "2026-11-20", 3, "9f3c")
+    assert one.is_same_owner(replace(one, release=4, run="a", names="b"))
+    assert not one.is_same_owner(replace(one, since="2026-11-21"))
 
 
 @SQLITE_FIRST
@@ -315,9 +324,17 @@ def test_columns_change_and_grants_stay(server: Database) -> None:
     server.rows("DROP ROLE reader")
 
 
-def test_a_schema_must_be_there_and_allowed(server: Database) -> None:
+def test_a_schema_must_be_there_and_allowed(
+    server: Database, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigurationError, match="a schema that is there, got 'none'"):
         server.publish(1, table="none.clusters")
+    server.rows("DROP ROLE IF EXISTS weak")
+    server.rows("CREATE ROLE weak LOGIN")
+    server.rows("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    monkeypatch.setenv("TICKETS_URL", database.replace("tests@", "weak@"))
+    with pytest.raises(ConfigurationError, match="this user may make tables, got 'public'"):
+        server.publish(1)
 
 
 def reading(stop: threading.Event, seen: set[Any]) -> Callable[[], None]:
@@ -499,6 +516,7 @@ def test_a_name_that_is_taken_is_said_before_the_work(job: Path) -> None:
     assert not list((job.parent / "out").glob("runs/*/assignments"))
 
 
+@pytest.mark.long
 def test_a_trial_elsewhere_does_not_replace_what_is_shown(job: Path) -> None:
     """Clusters of another output have other ids: whoever reads the table would not see it."""
     shown = Database("TICKETS_URL")

@@ -105,6 +105,17 @@ class Database:
             cursor.execute(statement, values)
             return list(cursor.fetchall())
 
+    def texts(self, statement: str) -> list[list[str]]:
+        """Return rows of texts, without those that hold bytes which are none."""
+        with explained(self.url_env), self.connection.cursor() as cursor:
+            cursor.execute(statement)
+            table = cursor.fetch_arrow_table()
+        rows = []
+        for place in range(len(table)):
+            with suppress(UnicodeDecodeError):
+                rows.append([str(column[place].as_py()) for column in table.columns])
+        return rows
+
     def schema(self, statement: str) -> pa.Schema:
         """Return the columns of a select."""
         with explained(self.url_env), self.connection.cursor() as cursor:
@@ -203,6 +214,8 @@ def _prepare(database: Database, snapshot: str, timeout: float, *, writes: bool)
         database.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if snapshot:
             database.run(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}")
+    if database.rows("SELECT current_setting('server_encoding')") == [("SQL_ASCII",)]:
+        settings["client_encoding"] = "SQL_ASCII"  # it would refuse all rows for a bad one
     calls = [f"set_config({literal(key)}, {literal(one)}, true)" for key, one in settings.items()]
     database.rows(f"SELECT {', '.join(calls)}")
 

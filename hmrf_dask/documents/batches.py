@@ -164,10 +164,11 @@ def batches_of(
             yield rows
             continue
         there, gone = _parted(rows, columns)
-        for row in rows_of(there, columns.in_order, 0):
-            builder.add(
-                row if isinstance(row, BadRecord) else record_of(columns, 0, row.values, None)
-            )
+        for place, row in enumerate(rows_of(there, columns.in_order, 0)):
+            if isinstance(row, BadRecord):
+                builder.reject(0, _id_at(there, columns, place), row.reason, row.raw)
+            else:
+                builder.add(record_of(columns, 0, row.values, None))
         batch = builder.finish()
         batch.gone = gone
         yield batch

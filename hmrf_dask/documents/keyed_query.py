@@ -232,11 +232,11 @@ class KeyedQuery(ABC):
         there = " AND ".join([self._within(rows), *(f"{key} IS NOT NULL" for key in self._keys)])
         place = f"row_number() OVER (ORDER BY {', '.join(self._keys)}) AS n"
         numbered = f"SELECT {', '.join(keys)}, {place} {self._from} WHERE {there}"
-        found = self._database.rows(
+        found = self._database.texts(
             f"SELECT {', '.join(names)} FROM ({numbered}) AS s "
             f"WHERE n % {step} = 0 OR n = {total} ORDER BY n"
         )
-        return list(dict.fromkeys(self._bound([str(part) for part in row]) for row in found))
+        return list(dict.fromkeys(map(self._bound, found)))
 
     def read(
         self, rows: Range, names: Sequence[str], ids: Sequence[str], n_rows: int, stamp: str

@@ -96,6 +96,7 @@ class DocumentSegment:
     columns: Columns
     snapshot: str = ""
     resource: str = ""  # of other sources than files, whose paths say enough
+    compares_keys: bool = False  # what `keys` do not have any more is gone
 
     @property
     def name(self) -> str:
@@ -111,6 +112,11 @@ class DocumentSegment:
     def stamp(self) -> str:
         """What changes with the content."""
         return self.segment.stamp
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is counted by itself: other sources than files say what is read at once."""
+        return self.segment.is_alone or bool(self.resource)
 
     @cached_property
     def key(self) -> str:
@@ -251,7 +257,9 @@ def list_documents(
                 listing = _listed(source, snapshot, known, deltas=bool(columns.texts))
                 listings[resource.name] = KnownListing(source.identity, listing)
                 segments += [
-                    DocumentSegment(source, one, columns, snapshot, resource.name)
+                    DocumentSegment(
+                        source, one, columns, snapshot, resource.name, listing.compares_keys
+                    )
                     for one in listing.segments
                 ]
         _refuse_twice(segments)

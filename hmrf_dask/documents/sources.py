@@ -49,7 +49,7 @@ class Segment:
         What the source needs to find its rows: bounds of a key, a number of a shard. It is written
         to the ledger of the release, and comes back with the segment.
     is_alone : bool
-        Whether it is counted by itself, however small it is.
+        Of a file, whether it is counted by itself, however small it is; others always are.
     is_delta : bool
         Whether it has what changed in the segments that were listed before it: documents with ids
         that these have too are newer, and those that the column `GONE` marks are no more.
@@ -153,17 +153,24 @@ class Source(ABC):
         return [self.identity, segment.name, segment.stamp]
 
 
+# It takes the name of the resource, its settings, which it checks, and the columns of documents.
+Kind = Callable[[str, Mapping[str, Any], "Columns"], Source]
+_REGISTERED: dict[str, Kind] = {}
+
+
+def register(name: str, kind: Kind) -> None:
+    """Make a kind of source known to this process; a package does it by an entry point."""
+    _REGISTERED[name] = kind
+
+
 def kinds() -> list[str]:
-    """Return the names of all kinds of sources that are installed."""
-    return sorted({*OWN, *_installed()})
+    """Return the names of all kinds of sources that are known here."""
+    return sorted({*OWN, *_REGISTERED, *_installed()})
 
 
 @cache
 def _installed() -> Mapping[str, metadata.EntryPoint]:
     return {one.name: one for one in metadata.entry_points(group=ENTRY_POINTS)}
-
-
-Kind = Callable[[str, Mapping[str, Any], "Columns"], Source]
 
 
 def open_source(resource: SourceResource, columns: Columns) -> Source:
@@ -182,6 +189,8 @@ def _kind(name: str) -> Kind:
         module, _, called = OWN[name].partition(":")
         kind: Kind = getattr(import_module(module), called)
         return kind
+    if name in _REGISTERED:
+        return _REGISTERED[name]
     if name not in _installed():
         raise ConfigurationError(
             f"a source must be one of {', '.join(kinds()) or 'none that is installed'}, got "

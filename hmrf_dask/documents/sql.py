@@ -151,12 +151,21 @@ class SqlSource(Source):
 
     def segments(self, snapshot: str, before: Listing | None) -> Listing:
         """Return all rows in segments, with the bounds of a former listing as far as they do."""
+        bounds = self._former(before, snapshot) if before else []
         with self._opened(snapshot) as query:
-            former = [one for one in before.segments if not one.is_delta] if before else []
-            segments = _Cut(query, Range()).segments(_bounds_of(former, query))
+            segments = _Cut(query, Range()).segments(bounds)
             stamp = _stamp(query) if self.settings.changed else ""
         compares = bool(self.settings.changed and not self.settings.deleted)
         return Listing(tuple(segments), stamp, compares)
+
+    def _former(self, before: Listing, snapshot: str) -> list[Bound]:
+        """Return the bounds of a former listing that are bounds of the key as it is now."""
+        bounds = _bounds_of(before.segments)
+        try:
+            with self._opened(snapshot) as query:  # its transaction ends with a wrong bound
+                return bounds if bounds and query.takes(bounds) else []
+        except (ConfigurationError, InvalidInputError):
+            return []
 
     def changes(self, snapshot: str, since: Listing) -> Listing | None:
         """Return a listing with the rows that changed since; None where nothing says so."""
@@ -277,24 +286,27 @@ def _pieces(there: Fingerprint) -> int:
 
 def _segment(rows: Range, there: Fingerprint) -> Segment:
     where = rows.to_json()
-    name = "/".join(map(str, rows.to or ())) if rows.to else "without a key"
-    if rows.to and not re.fullmatch(r"[\w./:@+ -]{1,60}", name):
-        name = sha256(json.dumps(where).encode()).hexdigest()[:16]
-    return Segment(f"to {name}" if rows.to else name, there.size, _stamp_of(there), where)
+    name = "without a key" if rows.nulls else "all"
+    if bound := rows.to or rows.after:  # without the first: the last key is no text
+        said = "/".join(map(str, bound))
+        is_plain = re.fullmatch(r"[\w./:@+ -]{1,60}", said)
+        said = said if is_plain else sha256(json.dumps(where).encode()).hexdigest()[:16]
+        name = f"{'to' if rows.to else 'after'} {said}"
+    return Segment(name, there.size, _stamp_of(there), where)
 
 
 def _stamp_of(there: Fingerprint) -> str:
     return f"{there.rows}:{there.hash}"
 
 
-def _bounds_of(segments: Sequence[Segment], query: KeyedQuery) -> list[Bound]:
-    """Return the bounds of former segments, none where they will not do."""
-    ranges = [Range.of(one.where) for one in segments]
-    bounds = [bound for one in ranges for bound in (one.after, one.to) if bound is not None]
-    bounds = list(dict.fromkeys(bounds))
+def _bounds_of(segments: Sequence[Segment]) -> list[Bound]:
+    """Return the bounds of former segments; none where these are many and small by now."""
+    ranges = [Range.of(one.where) for one in segments if not one.is_delta]
+    named = (bound for one in ranges for bound in (one.after, one.to) if bound is not None)
+    bounds = list(dict.fromkeys(named))
     size = sum(one.size for one in segments)
     many = len(bounds) > 2 * _SMALL and size * _SMALL < len(bounds) * SEGMENT_BYTES
-    return bounds if not many and query.takes(bounds) else []
+    return [] if many else bounds
 
 
 def _hash_of(query: KeyedQuery, rows: Range) -> str:

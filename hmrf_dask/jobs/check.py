@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -250,7 +251,7 @@ def check_manifest(
 def _kind(segment: DocumentSegment) -> str:
     """Return the format of a file, or the kind of another source."""
     if segment.file is None:
-        return segment.source.identity.partition(" ")[0]
+        return (re.findall(r"\w+", segment.source.identity) or ["rows"])[0]
     compression = segment.file.compression
     return f"{segment.file.format}{'' if compression == 'none' else f'.{compression}'}"
 

@@ -146,7 +146,7 @@ def _pack_of(
 
 
 def _is_small(file: DocumentSegment) -> bool:
-    return file.size <= SMALL and not file.segment.is_alone
+    return file.size <= SMALL and not file.is_alone
 
 
 # ---- what reading a pack reports
@@ -186,6 +186,7 @@ class PackRecord:
     rejects: tuple[str, ...]  # files below the output that list records that are no documents
     labels: tuple[str | None, ...]  # of each batch the file with its known classes
     kept: tuple[str | None, ...] = ()  # of each batch the file with the columns that are kept
+    gone: tuple[str, ...] = ()  # files with ids of documents that a delta says are no more
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: str) -> PackRecord:
@@ -286,7 +287,8 @@ class Pack:
         for number, batch in self._batches():
             if self.stop and batch.rejects:
                 raise placed(batch.rejects[0], self.files[number].lines_before()).as_error()
-            rows, size = len(batch.ids) + len(batch.rejects), sum(map(len, batch.texts))
+            rows = len(batch.ids) + len(batch.rejects) + len(batch.gone)
+            size = sum(map(len, batch.texts))
             if waiting and rows and (n_rows + rows > BATCH_ROWS or n_bytes + size > BATCH_BYTES):
                 yield writer.write(waiting)
                 waiting, n_rows, n_bytes = [], 0, 0
@@ -328,6 +330,7 @@ class _Writer:
         self._rejects: list[str] = []
         self._labels: list[str | None] = []
         self._kept: list[str | None] = []
+        self._gone: list[str] = []
 
     def record(self) -> PackRecord:
         """Return what was read so far."""
@@ -338,6 +341,7 @@ class _Writer:
             tuple(self._rejects),
             tuple(self._labels),
             tuple(self._kept),
+            tuple(self._gone),
         )
 
     def write(self, parts: Sequence[tuple[int, Batch]]) -> Batch:
@@ -356,6 +360,10 @@ class _Writer:
         labels = {"label": whole.extra["label"]} if labelled else {}
         self._labels.append(self._write_columns("labels", batch_number, whole.ids, labels))
         self._kept.append(self._write_columns("kept", batch_number, whole.ids, whole.kept))
+        if whole.gone:
+            stem = f"gone-{batch_number:05d}"
+            table = pa.table({"id": pa.array(whole.gone, pa.string())})
+            self._gone.append(self._write(stem, "parquet", encode_parquet(table)))
         if listed := self._note(whole.rejects):
             stem = f"rejects-{batch_number:05d}"
             self._rejects.append(self._write(stem, "jsonl", encode_rejects(listed)))
@@ -410,6 +418,7 @@ def _concatenated(batches: Sequence[Batch]) -> Batch:
         whole.texts += batch.texts
         whole.lines += batch.lines
         whole.rejects += batch.rejects
+        whole.gone += batch.gone
     for name in dict.fromkeys(name for batch in batches for name in batch.extra):
         whole.extra[name] = [
             value for one in batches for value in one.extra.get(name, [None] * len(one.ids))

@@ -36,6 +36,8 @@ SOURCES = "sources"
 VOCABULARY = "vocabulary"  # its identity, None where rows are ready embeddings
 DENSE = "dense"  # the vectors that rows are made of, a `text.tfidf.Dense`; absent without any
 MADE_OF = "made_of"  # keys of the counts that the vocabulary was made of
+# Keys of counts of whole packs, from which documents are left out that deltas have or say are gone.
+COUNTED_WHOLE = "counted_whole"
 CAME = "came"  # the releases that files came with since the last fit, by path
 JOB = "job"  # where the job file was; former versions kept it not
 CHOICE = "choice_of_k"  # the K that a release chose, or one before it; a `ChosenK`

@@ -27,6 +27,7 @@ from hmrf_dask.jobs.rows import (
     weigh_documents,
 )
 from hmrf_dask.jobs.steps import JobRun, Material
+from hmrf_dask.jobs.superseded import live_packs
 from hmrf_dask.text.tfidf import Dense, Vocabulary
 from hmrf_dask.text.vectorise import corpus_of, counts_key
 
@@ -89,6 +90,7 @@ def _rows(run: JobRun, packs: list[Pack]) -> JobRows:
     check_records(run, [one.record for one in counted_packs])
     _refuse_few(run, sum(one.counts.n_texts for one in counted_packs))
     vectors = _vectors(run, packs, counted_packs)
+    counted_packs = live_packs(run, counted_packs)
     before = _of_one_width(run, before, vectors)
     if run.inputs.job.mode == "predict":
         text = text.model_copy(update={"refit": "never"})

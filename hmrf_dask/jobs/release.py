@@ -33,6 +33,7 @@ from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
     CAME,
     CHOICE,
+    COUNTED_WHOLE,
     DENSE,
     INPUTS,
     JOB,
@@ -326,7 +327,7 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         JOB: run.inputs.address,
         **run.inputs.journal.described(),
         SOURCES: entries(run.inputs.segments, rows.file_keys()),
-        **_listings(run),
+        **_listings(run, rows),
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
@@ -337,10 +338,16 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
     }
 
 
-def _listings(run: JobRun) -> dict[str, Any]:
+def _listings(run: JobRun, rows: JobRows) -> dict[str, Any]:
     """Return what the next run must know of sources other than files; nothing without any."""
     listings = run.inputs.documents.listings
-    return {LISTINGS: {name: known.as_json for name, known in listings.items()}} if listings else {}
+    if not listings:
+        return {}
+    whole = [run.counts_of(record.key) for record in rows.records] if run.counts_words else []
+    return {
+        LISTINGS: {name: known.as_json for name, known in listings.items()},
+        COUNTED_WHOLE: sorted(set(whole).difference(rows.keys)),
+    }
 
 
 # ---- known classes

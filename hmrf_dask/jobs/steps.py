@@ -177,7 +177,11 @@ class JobRun:
         """Return the file below the output that says that the documents of a pack were read."""
         if not self.counts_words:
             return f"{EMBEDDINGS}/{pack}/{WRITTEN}"
-        return f"{COUNTS}/{counts_key(pack, settings_of(self.text))}/{COUNTED}"
+        return f"{COUNTS}/{self.counts_of(pack)}/{COUNTED}"
+
+    def counts_of(self, pack: str) -> str:
+        """Return the key of the counts of all documents of a pack."""
+        return counts_key(pack, settings_of(self.text))
 
     @cached_property
     def changes(self) -> Changes:

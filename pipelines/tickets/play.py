@@ -43,38 +43,38 @@ def evening(night: int) -> None:
 
 
 def _first() -> Iterator[str]:
-    """Yield the tables, and 300 tickets."""
+    """Yield the tables, and the first 300 tickets."""
     yield from _TABLES
-    yield _new(DATA / "tickets.csv", 0, 300, "2026-10-01 18:00:00")
+    yield _new(DATA / "tickets.csv", 0, 300)
 
 
 def _second() -> Iterator[str]:
-    """Yield 30 new tickets, ten that change, twenty that are closed, and two answers."""
-    yield _new(DATA / "tickets-october.csv", 0, 30, "2026-10-02 09:00:00")
+    """Yield 20 new tickets, five that change, ten that are closed, and two answers."""
+    yield _new(DATA / "tickets-october.csv", 0, 20, "2026-11-01 09:00:00")
     yield (
         "UPDATE tickets SET body = body || ' Any news about my invoice?', "
-        "updated_at = '2026-10-02 10:00:00' WHERE id BETWEEN 41 AND 50"
+        "updated_at = '2026-11-01 10:00:00' WHERE id BETWEEN 41 AND 45"
     )
     yield (
-        "UPDATE tickets SET closed_at = '2026-10-02 11:00:00', updated_at = '2026-10-02 11:00:00' "
-        "WHERE id BETWEEN 1 AND 20"
+        "UPDATE tickets SET closed_at = '2026-11-01 11:00:00', updated_at = '2026-11-01 11:00:00' "
+        "WHERE id BETWEEN 1 AND 10"
     )
     yield "INSERT INTO answers VALUES (101, 102, 'different', 'ana'), (103, 104, 'same', 'ben')"
 
 
 def _third() -> Iterator[str]:
-    """Yield 30 tickets more, and one that is opened again."""
-    yield _new(DATA / "tickets-october.csv", 30, 60, "2026-10-03 09:00:00")
-    yield "UPDATE tickets SET closed_at = NULL, updated_at = '2026-10-03 10:00:00' WHERE id = 7"
+    """Yield 20 tickets more, and one that is opened again."""
+    yield _new(DATA / "tickets-october.csv", 20, 40, "2026-11-02 09:00:00")
+    yield "UPDATE tickets SET closed_at = NULL, updated_at = '2026-11-02 10:00:00' WHERE id = 7"
 
 
-def _new(file: Path, first: int, last: int, when: str) -> str:
-    """Return the statement that adds tickets out of a file."""
+def _new(file: Path, first: int, last: int, when: str | None = None) -> str:
+    """Return the statement that adds tickets out of a file, as of a time or their own day."""
     with file.open(encoding="utf-8", newline="") as opened:
         rows = list(csv.DictReader(opened))[first:last]
     values = [
         f"({int(row['id'][1:])}, {literal(row['subject'])}, {literal(row['body'])}, "
-        f"{literal(row['product'])}, {literal(when)}, NULL)"
+        f"{literal(row['product'])}, {literal(when or row['created'] + ' 12:00:00')}, NULL)"
         for row in rows
     ]
     return f"INSERT INTO tickets VALUES {', '.join(values)}"

@@ -23,7 +23,7 @@ from distributed import Client, LocalCluster, Security, get_client
 from hmrf_dask.cli import connect
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.connect import connected
-from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
+from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning, MemoryPlanError
 from hmrf_dask.flow import crew, versions
 from hmrf_dask.flow.clients import SilentClusterError
 from hmrf_dask.flow.cluster import compute
@@ -200,6 +200,21 @@ def test_workers_that_do_not_stay_end_the_work_though_each_graph_is_short(
     with dask.config.set({"hmrf.least-workers": 3, "hmrf.refill-timeout": "0.3 s"}), refusal:
         while time.monotonic() < ends:
             compute(delayed(sum)([1, 2]))
+
+
+def test_workers_that_the_program_fills_are_refused() -> None:
+    with LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp://",
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        memory_limit="400MiB",
+    ) as cluster:
+        refusal = pytest.raises(MemoryPlanError, match=r"than the program .* 400 MiB before .* got")
+        with refusal, connected(scheduler=cluster.scheduler_address):
+            pass
 
 
 # ---- versions

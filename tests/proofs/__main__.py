@@ -24,6 +24,7 @@ from tests.proofs.databases import DATABASE_ROWS
 from tests.proofs.engines import ENGINE_ROWS
 from tests.proofs.frozen import FROZEN_ROWS
 from tests.proofs.hostile import HOSTILE_ROWS
+from tests.proofs.hosts import HOST_ROWS
 from tests.proofs.jobs import JOB_ROWS
 from tests.proofs.loop import LOOP_ROWS, Row
 from tests.proofs.million import MILLION_ROWS
@@ -37,6 +38,7 @@ ROWS = (
     *LOOP_ROWS,
     *OWNER_ROWS,
     *JOB_ROWS,
+    *HOST_ROWS,
     *DATABASE_ROWS,
     *FROZEN_ROWS,
     *HOSTILE_ROWS,

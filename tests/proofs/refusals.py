@@ -7,13 +7,19 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import dask
+import numpy as np
+import scipy.sparse
+from distributed import Client, Security
+
 from tests.proofs.loop import Figures, Row
-from tests.support.dask_processes import SECONDS, dask_processes
+from tests.support.dask_processes import SECONDS, DaskProcesses, dask_processes
 from tests.support.job_corpus import JobCorpus
 
 WITHIN = 30.0  # seconds from the command to its end
@@ -31,6 +37,7 @@ class Odd(NamedTuple):
     without: str = ""  # a module that its environment has not
     options: Sequence[str] = ()
     environment: Mapping[str, str] = MappingProxyType({})
+    fits: bool = False  # rows with many clusters; else it runs a small job
 
 
 ODD = (
@@ -42,8 +49,10 @@ ODD = (
         environment={"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse3,+ssse3,+popcnt"},
     ),
     Odd("without the package", ["with hmrf-dask missing, not"], without=OURS),
-    Odd("less memory than planned", ["memory"], options=("--memory-limit", "400MiB"), code=0),
+    Odd("less memory than the program", ["with 400 MiB"], options=("--memory-limit", "400MiB")),
+    Odd("less memory than planned", ["memory"], options=("--memory-limit", "600MiB"), fits=True),
 )
+N_WORDS, N_CLUSTERS = 200_000, 1000  # centroids take 800 MB
 
 
 def environment_of(folder: Path, odd: Odd) -> str:
@@ -71,17 +80,40 @@ def environment_of(folder: Path, odd: Odd) -> str:
     return str(python)
 
 
+@contextmanager
+def named_in_configuration(processes: DaskProcesses) -> Iterator[None]:
+    """Let a client here have the certificates that the processes have."""
+    named = dask.config.collect_env(processes.environment)
+    with dask.config.set(named):
+        yield
+
+
+def job(folder: Path, scheduler_file: str) -> list[str]:
+    """Return the command of a small job that waits for both workers."""
+    where = {"scheduler_file": scheduler_file, "wait_for": 2}
+    return ["run", str(JobCorpus(folder).write_all(60, 5, cluster=where))]
+
+
+def fit(folder: Path, scheduler_file: str) -> list[str]:
+    """Return the command of a fit whose centroids are large, once both workers are there."""
+    rows = scipy.sparse.random(2000, N_WORDS, 1e-4, "csr", np.float32, np.random.default_rng(0))
+    scipy.sparse.save_npz(folder / "rows.npz", rows)
+    with Client(scheduler_file=scheduler_file, security=Security()) as client:
+        client.wait_for_workers(2, timeout=SECONDS)
+    options = [f"--n-clusters={N_CLUSTERS}", f"--run-dir={folder / 'run'}"]
+    return ["fit", str(folder / "rows.npz"), *options, f"--scheduler-file={scheduler_file}"]
+
+
 def refused(folder: Path, odd: Odd) -> dict[str, Any]:
     """Run a job on a worker as it should be and one that is not; tell how it ended, and when."""
     python = environment_of(folder / "venv", odd)
-    with dask_processes(folder, 1) as processes:
+    with dask_processes(folder, 1) as processes, named_in_configuration(processes):
         elsewhere = {"PYTHONPATH": ""} if odd.without else {}
         processes.worker(*odd.options, python=python, **odd.environment, **elsewhere)
-        where = {"scheduler_file": processes.scheduler_file, "wait_for": 2}
-        job = JobCorpus(folder).write_all(60, 5, cluster=where)
+        command = (fit if odd.fits else job)(folder, processes.scheduler_file)
         began = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", OURS, "run", str(job), "--json", "--quiet"],
+            [sys.executable, "-m", OURS, *command, "--json", "--quiet"],
             env=processes.environment,
             capture_output=True,
             text=True,

@@ -228,13 +228,13 @@ class Kubernetes:
         self.call(self.objects.create, "pods", pod)
         return self.node.processes[name]
 
-    def code_of(self, pod: str, seconds: float) -> int:
+    def code_of(self, pod: str, seconds: int) -> int:
         """Return the exit code of a pod, which may be there soon."""
-        deadline = time.monotonic() + seconds
-        while pod not in self.node.codes:
-            assert time.monotonic() < deadline, (self.folder / f"{pod}.log").read_text()
+        for _ in range(10 * seconds):
+            if pod in self.node.codes:
+                return self.node.codes[pod]
             time.sleep(0.1)
-        return self.node.codes[pod]
+        raise AssertionError((self.folder / f"{pod}.log").read_text())
 
 
 @contextmanager

@@ -188,6 +188,7 @@ def test_hostile_names_are_names(place: Database) -> None:
         place.rows(f"DROP SCHEMA {where.rstrip('.')} CASCADE")
 
 
+@SQLITE_FIRST
 @pytest.mark.parametrize(
     "made",
     [
@@ -383,10 +384,10 @@ def test_who_locks_the_view_is_waited_for_until_a_deadline(
     server.publish(1)
     with open_database(server.url_env) as reader:
         reader.rows("SELECT count(*) FROM clusters")  # and its transaction goes on
-        with pytest.raises(HeldError, match=r"locked by others for 0.3 s; run again"):
-            server.publish(2, patience=0.3)
+        with pytest.raises(HeldError, match=r"locked by others for 0.2 s; run again"):
+            server.publish(2, patience=0.2)
         assert server.rows("SELECT max(of) FROM clusters") == [("1",)]
-        threading.Timer(0.3, reader.connection.rollback).start()
+        threading.Timer(0.1, reader.connection.rollback).start()
         assert server.publish(2)
     assert server.rows("SELECT max(of) FROM clusters") == [("2",)]
 

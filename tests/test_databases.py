@@ -62,7 +62,9 @@ def test_an_address_in_the_place_of_a_name_is_refused_unshown(address: str) -> N
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("address", ["", "mysql://me:hunter2@host/t", "/data/tickets.db"])
+@pytest.mark.parametrize(
+    "address", ["", "mysql://me:hunter2@host/t", "/data/tickets.db", "hunter2", "hunter2:a"]
+)
 def test_what_is_no_address_is_refused_unshown(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

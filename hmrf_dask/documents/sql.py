@@ -69,6 +69,13 @@ def _of_ours(check: Any) -> AfterValidator:
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
+_Key = Annotated[
+    tuple[_Name, ...],
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    Field(min_length=1, max_length=32),
+]
+
+
 class SqlSettings(BaseModel):
     """Rows of a database as documents."""
 
@@ -80,7 +87,7 @@ class SqlSettings(BaseModel):
     url_env: Annotated[str, _of_ours(checked_variable)] = Field(
         description="The environment variable that holds the address of the database."
     )
-    key: Annotated[tuple[_Name, ...], BeforeValidator(_as_list), Field(min_length=1)] = Field(
+    key: _Key = Field(
         description="The column that names a row, or several: it becomes the id of the document."
     )
     changed: _Name | None = Field(
@@ -175,9 +182,9 @@ class SqlSource(Source):
         if before["low"] is None:
             return None
         with self._opened(snapshot) as query:
-            changed = _Cut(query, Range(since=before["low"]))
+            changed = _Cut(query, Range(since=before["low"], but=tuple(before["marks"] or ())))
             rows = changed.whole()
-            if _said(rows) == before["seen"]:
+            if not rows or _said(rows) == before["seen"]:
                 return since
             night = sha256(since.stamp.encode()).hexdigest()[:12]
             deltas = [
@@ -197,6 +204,8 @@ class SqlSource(Source):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a segment in the order of the key."""
         where, named = Range.of(segment.where), ids if len(ids) <= _MOST_IDS else ()
+        if list(names) == [self.columns.id]:  # is a row still there? so it is whatever it says
+            where = replace(where, but=())
         place, last = list(names).index(self.columns.id), None
         with self._opened(snapshot) as query:
             try:
@@ -326,5 +335,7 @@ def _said(rows: Mapping[Range, Fingerprint]) -> str:
 def _stamp(query: KeyedQuery) -> str:
     """Return from where on changes are read the next time, and what is there by now."""
     low = query.moment()
-    seen = "" if low is None else _said(_Cut(query, Range(since=low)).whole())
-    return json.dumps({"low": low, "seen": seen})
+    rows = Range(since=low)
+    marks = None if low is None else query.marks(rows)
+    seen = "" if low is None or marks is not None else _said(_Cut(query, rows).whole())
+    return json.dumps({"low": low, "marks": marks, "seen": seen})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -91,6 +92,10 @@ class SqliteQuery(KeyedQuery):
             )
         return None if kind == "null" else int(text) if kind == "integer" else str(text)
 
+    def _mark(self) -> str:
+        held = [self.document_id(), self._changed or "NULL", self._gone or "NULL"]
+        return " || ' ' || ".join(f"quote({one})" for one in held)
+
     def fingerprints(
         self, bounds: Sequence[Bound], ranges: Sequence[Range]
     ) -> dict[int, Fingerprint]:
@@ -101,12 +106,12 @@ class SqliteQuery(KeyedQuery):
             "GROUP BY b ORDER BY b"
         )
         edges: list[Bound | None] = [None, *bounds, None]
-        since = ranges[0].since
+        everywhere = replace(ranges[0], after=None, to=None, nulls=False)
         prints = {}
         for bucket, rows, size in found:
-            where = Range(edges[bucket], edges[bucket + 1], since=since)
+            where = replace(everywhere, after=edges[bucket], to=edges[bucket + 1])
             if bucket == NO_KEY:
-                where = Range(nulls=True, since=since)
+                where = replace(everywhere, nulls=True)
             hashed = _Hash()
             for batch in self._stream(self._held(), self._within(where), 10_000):
                 hashed.update(batch)

@@ -256,7 +256,8 @@ class KeyedQuery(ABC):
             f"SELECT {', '.join(names)} FROM ({numbered}) AS s "
             f"WHERE n % {step} = 0 OR n = {total} ORDER BY n"
         )
-        return list(dict.fromkeys(map(self._bound, found)))
+        named = (row for row in found if not any("\0" in part for part in row))
+        return list(dict.fromkeys(map(self._bound, named)))
 
     def read(
         self, rows: Range, names: Sequence[str], ids: Sequence[str], n_rows: int, stamp: str

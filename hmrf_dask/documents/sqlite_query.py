@@ -21,6 +21,7 @@ from hmrf_dask.documents.keyed_query import (
     KeyedQuery,
     Range,
 )
+from hmrf_dask.documents.records import MOST_CHARACTERS
 from hmrf_dask.documents.sources import GONE
 from hmrf_dask.errors import ConfigurationError
 
@@ -73,8 +74,18 @@ class SqliteQuery(KeyedQuery):
         if name == self._columns.embedding:
             return column
         if name in self._columns.texts:
-            return f"substr({self._text(column)}, 1, {self._columns.max_bytes + 1})"
+            return self._at_most(self._text(column), self._columns.max_bytes + 1)
         return self._cut(self._text(column))
+
+    def _cut(self, text: str) -> str:
+        """Return a text that is as long as one may be that is shown, or longer."""
+        return self._at_most(text, 4 * (MOST_CHARACTERS + 1))
+
+    def _at_most(self, text: str, limit: int) -> str:
+        """Return a text, or its first bytes: functions of texts end at a NUL character."""
+        data = f"CAST({text} AS BLOB)"
+        cut = f"CAST(substr({data}, 1, {limit}) AS TEXT)"
+        return f"CASE WHEN length({data}) > {limit} THEN {cut} ELSE {text} END"
 
     def moment(self) -> str | int | None:
         """Return the last change but some: writers take turns, so none comes late.
@@ -94,7 +105,7 @@ class SqliteQuery(KeyedQuery):
 
     def _mark(self) -> str:
         held = [self.document_id(), self._changed or "NULL", self._gone or "NULL"]
-        return " || ' ' || ".join(f"quote({one})" for one in held)
+        return " || ' ' || ".join(f"hex(CAST({one} AS BLOB))" for one in held)
 
     def fingerprints(
         self, bounds: Sequence[Bound], ranges: Sequence[Range]

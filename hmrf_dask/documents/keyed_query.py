@@ -264,8 +264,8 @@ class KeyedQuery(ABC):
     ) -> Iterator[pa.RecordBatch]:
         """Yield columns of the rows of a range in the order of the key, and `GONE` since a change.
 
-        `stamp` is the hash that they had when they were listed, for databases that cannot show the
-        same moment to several.
+        `stamp` is the hash that they must have, for databases that cannot show the same moment to
+        several; "" for any.
         """
         wanted = {quoted(name): self._expression(name) for name in names}
         if rows.since is not None and self._gone:

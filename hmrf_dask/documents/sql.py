@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES: Final = 32 * 2**20
 SEGMENT_ROWS: Final = 100_000
+_AS_LISTED = "as listed"
 _MOST_IDS = 1_000  # that are asked for by name; of more the whole segment is read
 _SMALL = 8  # times smaller than they should be: segments that are then cut anew
 
@@ -134,18 +135,22 @@ class SqlSource(Source):
 
     @contextmanager
     def snapshot(self) -> Iterator[str]:
-        """Hold a moment of the database still, where others can see it too."""
+        """Hold a moment of the database still, where others can see it too.
+
+        SQLite cannot: what is read there must be what was listed, by its hash.
+        """
         with open_database(self.settings.url_env, timeout=self.settings.timeout) as database:
             name = exported_snapshot(database)
             if name:
                 yield name
         if not name:  # a transaction that nobody shares would only be in the way of who writes
-            yield ""
+            yield _AS_LISTED
 
     @contextmanager
     def _opened(self, snapshot: str = "") -> Iterator[KeyedQuery]:
         known = self.settings
-        with open_database(known.url_env, snapshot=snapshot, timeout=known.timeout) as database:
+        name = "" if snapshot == _AS_LISTED else snapshot
+        with open_database(known.url_env, snapshot=name, timeout=known.timeout) as database:
             kind = SqliteQuery if database.dialect == "sqlite" else PostgresQuery
             yield kind(
                 database,
@@ -207,9 +212,10 @@ class SqlSource(Source):
         if list(names) == [self.columns.id]:  # is a row still there? so it is whatever it says
             where = replace(where, but=())
         place, last = list(names).index(self.columns.id), None
+        stamp = segment.stamp.partition(":")[2] if snapshot == _AS_LISTED else ""
         with self._opened(snapshot) as query:
             try:
-                for batch in query.read(where, names, named, rows, segment.stamp.partition(":")[2]):
+                for batch in query.read(where, names, named, rows, stamp):
                     if not where.nulls:
                         last = self._refuse_repeated(batch.column(place), last)
                     yield batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -141,12 +141,12 @@ class SqliteQuery(KeyedQuery):
     def read(
         self, rows: Range, names: Sequence[str], ids: Sequence[str], n_rows: int, stamp: str
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows, which must be those that were listed: else `ChangedError`, at the end."""
+        """Yield rows; `ChangedError`, at the end, where they have not the hash that they must."""
         wanted = {quoted(name): self._expression(name) for name in names}
         if rows.since is not None and self._gone:
             wanted[quoted(GONE)] = self._gone
         n_wanted, held = len(wanted), self._held()
-        checks = not ids and set(names) == {one for one in self._columns.in_order if one}
+        checks = stamp and not ids and set(names) == {one for one in self._columns.in_order if one}
         wanted |= held if checks else {}
         places = [list(wanted).index(name) for name in held] if checks else []
         hashed = _Hash()
@@ -199,7 +199,7 @@ class _Hash:
         for column, hashed in zip(batch.columns, self._hashes, strict=True):
             lengths = pc.fill_null(pc.binary_length(column.cast(pa.large_binary())), -1)
             hashed.update(lengths.cast(pa.int64()).to_numpy(zero_copy_only=False).tobytes())
-            hashed.update(b"".join(_bytes_of(column)))
+            hashed.update(_bytes_of(column))
 
     def digest(self) -> str:
         """Return the hash of all rows so far."""
@@ -208,12 +208,11 @@ class _Hash:
         ).hexdigest()
 
 
-def _bytes_of(column: pa.Array) -> Iterable[bytes]:
-    """Yield the bytes of texts, one after the other."""
+def _bytes_of(column: pa.Array) -> memoryview | bytes:
+    """Return the bytes of texts, one after the other."""
     filled = pc.fill_null(column.cast(pa.large_binary()), b"")
     offsets, data = filled.buffers()[1:]
     if data is None or not len(filled):
-        return
+        return b""
     places = memoryview(offsets).cast("q")
-    first, last = places[filled.offset], places[filled.offset + len(filled)]
-    yield memoryview(data)[first:last].tobytes()
+    return memoryview(data)[places[filled.offset] : places[filled.offset + len(filled)]]

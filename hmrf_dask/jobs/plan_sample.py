@@ -88,14 +88,12 @@ def sample_of(
     files = [one.file for one in segments if one.file is not None]
     if len(files) == len(segments):
         return read_sample(files, columns, most, folder)
-    return _of_segments([one for one in segments if one.file is None], columns, most)
+    return _of_segments([one for one in segments if one.file is None], most)
 
 
-def _of_segments(
-    segments: Sequence[DocumentSegment], columns: Columns, most: int
-) -> DocumentSample:
+def _of_segments(segments: Sequence[DocumentSegment], most: int) -> DocumentSample:
     """Return the first documents of some segments, whose ids are counted for the number of all."""
-    found = DocumentSample(len(segments), sum(one.size for one in segments), id_column=columns.id)
+    found = DocumentSample(len(segments), sum(one.size for one in segments))
     n_chosen = min(len(segments), SEGMENTS)
     chosen = [segments[number * len(segments) // n_chosen] for number in range(n_chosen)]
     rates, places = list[tuple[int, int]](), list[Place]()
@@ -114,7 +112,7 @@ def _of_segments(
             f"{len(segments)} segments; see what hmrf-dask check says"
         )
     _estimate(found, places, rates)
-    Random(0).shuffle(found.records)
+    found.shuffle()
     return found
 
 
@@ -126,7 +124,8 @@ def _read_first(found: DocumentSample, segment: DocumentSegment, share: int) -> 
             n_read += len(batch.ids)
             found.n_rejects += len(batch.rejects)
             found.characters += sum(map(len, batch.texts))
-            found.records += _records(batch, segment.columns)
+            found.ids += batch.ids
+            found.records += (encode_lines([one]) for one in _records(batch, segment.columns))
             if n_read >= share:
                 break
     found.n_read += n_read

@@ -16,8 +16,7 @@ from hmrf_dask.documents.sources import GONE, Listing, Segment, Source
 from hmrf_dask.errors import InvalidInputError
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import QUARANTINED, assigned, run
-from tests.support.long_cases import long
-from tests.support.source_kinds import CASES, KINDS, Shelf, job_of, watched_reads
+from tests.support.source_kinds import CASES, GROUPS, KINDS, Shelf, job_of, watched_reads
 
 TEXTS = {f"d/{number:02}": f"text number {number}" for number in range(12)}
 NAMES = ["id", "text"]
@@ -146,10 +145,19 @@ def test_what_changed_since_a_listing_comes_as_deltas(shelf: Shelf) -> None:
 # ---- jobs
 
 
-NIGHTS = [*(one for one in CASES if one != "s3"), *long("s3")]
+FAST = ["files", "in memory", "sqlite"]
 
 
-@pytest.mark.parametrize("kind", NIGHTS)
+def case(kind: str) -> Any:
+    """Return a kind as a case of jobs: servers take long."""
+    marks = [] if kind in FAST else [pytest.mark.long]
+    return pytest.param(kind, marks=[*marks, *GROUPS.get(kind, [])])
+
+
+in_jobs = pytest.mark.parametrize("kind", map(case, KINDS))
+
+
+@in_jobs
 def test_nights_are_those_of_a_cold_run(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,8 +186,12 @@ def test_nights_are_those_of_a_cold_run(
 
 
 @QUARANTINED
-def test_what_is_no_document_is_quarantined_under_its_id(shelf: Shelf, tmp_path: Path) -> None:
-    corpus = JobCorpus(tmp_path)
+@in_jobs
+def test_what_is_no_document_is_quarantined_under_its_id(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    (tmp_path / "shelf").mkdir()
+    shelf, corpus = KINDS[kind](tmp_path / "shelf", request), JobCorpus(tmp_path)
     shelf.put({one["id"]: one["text"] for one in corpus.draw(30)} | {"blank": " "})
     with pytest.raises(InvalidInputError, match=r"all:.*id 'blank': |blank.jsonl, line 1: "):
         run(job_of(shelf, corpus))

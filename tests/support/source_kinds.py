@@ -210,10 +210,8 @@ KINDS: Final[dict[str, Callable[[Path, pytest.FixtureRequest], Shelf]]] = {
     "sqlite": SqliteShelf,
     "postgresql": PostgresShelf,
 }
-GROUPS: Final = {"postgresql": pytest.mark.xdist_group("postgres")}
-CASES: Final = [
-    pytest.param(name, marks=GROUPS[name]) if name in GROUPS else name for name in KINDS
-]
+GROUPS: Final = {"postgresql": [pytest.mark.xdist_group("postgres")]}
+CASES: Final = [pytest.param(name, marks=GROUPS.get(name, [])) for name in KINDS]
 
 
 def job_of(shelf: Shelf, corpus: JobCorpus, **job: Any) -> Path:

@@ -62,7 +62,9 @@ def test_an_address_in_the_place_of_a_name_is_refused_unshown(address: str) -> N
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("address", ["", "mysql://me:hunter2@host/t", "/data/tickets.db"])
+@pytest.mark.parametrize(
+    "address", ["", "mysql://me:hunter2@host/t", "/data/tickets.db", "hunter2", "hunter2:a"]
+)
 def test_what_is_no_address_is_refused_unshown(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +152,18 @@ def test_who_cannot_connect_is_told_why(
     monkeypatch.setenv(NAME, address)
     with pytest.raises(error, match=words):
         open_database(NAME).__enter__()
+
+
+@pytest.mark.parametrize(
+    "password", ["hunter2%zz", "hunter2@x", "hunter2/x", "hunter2#x", "[hunter2", "hunter2:x"]
+)
+def test_a_password_that_cannot_be_read_is_not_shown(
+    password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NAME, f"postgresql://me:{password}@127.0.0.1:1/t?connect_timeout=2")
+    with pytest.raises(HmrfError) as caught:
+        open_database(NAME).__enter__()
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_missing_database_or_role_is_a_mistake_of_the_address(

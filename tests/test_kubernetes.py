@@ -68,7 +68,7 @@ def test_every_exit_code_leads_to_the_right_policy() -> None:
 def test_a_policy_that_is_wrong_is_found() -> None:
     policy = json.loads(json.dumps(CRONJOB["podFailurePolicy"]).replace("65, ", ""))
     assert verdict(policy, 65) == "Count"
-    policy["rules"][1]["onExitCodes"]["operator"] = "NotIn"
+    policy["rules"][1]["onExitCodes"]["values"] = [75]
     assert verdict(policy, 75) == "FailJob"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -187,6 +188,7 @@ def test_hostile_names_are_names(place: Database) -> None:
         place.rows(f"DROP SCHEMA {where.rstrip('.')} CASCADE")
 
 
+@SQLITE_FIRST
 @pytest.mark.parametrize(
     "made",
     [
@@ -232,6 +234,13 @@ def test_what_raises_before_the_commit_undoes_all(place: Database) -> None:
     assert place.rows("SELECT count(*), max(of) FROM clusters") == [(4, "1")]
     assert place.rows("SELECT count(*) FROM clusters_releases") == [(1,)]
     assert place.publish(2)
+
+
+def test_columns_that_sqlite_takes_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.db").touch()
+    monkeypatch.setenv("TICKETS_URL", f"sqlite:///{tmp_path}/a.db")
+    with pytest.raises(ConfigurationError, match="differ in more than capitals in SQLite"):
+        Database("TICKETS_URL").publish(1, contents=contents_of(1, OF=pa.array(["x"] * 4)))
 
 
 @SQLITE_FIRST
@@ -375,12 +384,21 @@ def test_who_locks_the_view_is_waited_for_until_a_deadline(
     server.publish(1)
     with open_database(server.url_env) as reader:
         reader.rows("SELECT count(*) FROM clusters")  # and its transaction goes on
-        with pytest.raises(HeldError, match=r"locked by others for 0.3 s; run again"):
-            server.publish(2, patience=0.3)
+        with pytest.raises(HeldError, match=r"locked by others for 0.2 s; run again"):
+            server.publish(2, patience=0.2)
         assert server.rows("SELECT max(of) FROM clusters") == [("1",)]
-        threading.Timer(0.3, reader.connection.rollback).start()
+        threading.Timer(0.1, reader.connection.rollback).start()
         assert server.publish(2)
     assert server.rows("SELECT max(of) FROM clusters") == [("2",)]
+
+
+def test_settings_of_a_role_end_no_publishing(server: Database) -> None:
+    server.rows("ALTER ROLE tests SET idle_in_transaction_session_timeout = '50ms'")
+    server.rows("ALTER ROLE tests SET standard_conforming_strings = off")
+    try:
+        assert server.publish(1, confirm=lambda: time.sleep(0.2))
+    finally:
+        server.rows("ALTER ROLE tests RESET ALL")
 
 
 def test_a_connection_that_is_cut_leaves_what_was(server: Database) -> None:

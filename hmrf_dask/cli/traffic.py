@@ -31,8 +31,14 @@ class Counting(SchedulerPlugin):
         self._last: dict[tuple[str, str], int] = {}  # what a worker reported last
         self._counts: Counter[str] = Counter({RETRIES: 0})
 
-    def transition(
-        self, _: Any, __: str, finish: str, *___: Any, stimulus_id: str, **____: Any
+    def transition(  # as Dask names what it takes
+        self,
+        key: Any,  # noqa: ARG002
+        start: Any,  # noqa: ARG002
+        finish: Any,
+        *args: Any,  # noqa: ARG002
+        stimulus_id: str,
+        **kwargs: Any,  # noqa: ARG002
     ) -> None:
         """Count a task that waits again though no graph asks for it: it failed, or was lost."""
         self._counts[RETRIES] += finish == "waiting" and not stimulus_id.startswith("update-graph")

@@ -66,7 +66,9 @@ def address_of(url_env: str) -> str:
     """Return the address of a database out of an environment variable."""
     url = os.environ.get(checked_variable(url_env), "").strip()
     if dialect_of(url) is None:
-        got = "nothing" if not url else f"what begins with {shortened(url.partition(':')[0], 30)}"
+        # Never more than the scheme: the variable may be another one, and hold a secret.
+        scheme = re.match("[a-z][a-z0-9+]{1,20}(?=://)", url)
+        got = f"{scheme[0]}://…" if scheme else "another text" if url else "nothing"
         raise ConfigurationError(
             f"the environment variable {url_env} must hold the address of a database, such as "
             f"{_FORMS}, got {got}; export it where the command and its workers run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -96,7 +97,26 @@ def explained(url_env: str) -> Iterator[None]:
         if isinstance(error, HmrfError) or not _is_of_a_driver(error):
             raise
         kind = _kind_of(error)
-        raise kind.error(f"the database of {url_env}: {_said(error)}; {kind.advice}") from None
+        said = _without_password(_said(error), os.environ.get(url_env, ""))
+        raise kind.error(f"the database of {url_env}: {said}; {kind.advice}") from None
+
+
+def _without_password(text: str, url: str) -> str:
+    """Return words without any part of the password in an address, which libpq may not have read.
+
+    Examples
+    --------
+    >>> _without_password("invalid integer value 'hun' for 'port'", "postgresql://me:hun/ter2@a/t")
+    "invalid integer value '…' for 'port'"
+    """
+    before, at, _ = url.partition("://")[2].rpartition("@")
+    passwords = [before.partition(":")[2]] if at else []
+    passwords += re.findall(r"[?&](?:ssl)?password=([^&]*)", url)
+    parts = {part for one in passwords for part in (one, *re.split(r"[\s@:/?#&%\[\]]", one))}
+    for part in sorted(parts, key=len, reverse=True):
+        if len(part) > 2:
+            text = text.replace(part, "…")
+    return text
 
 
 def _is_of_a_driver(error: Exception) -> bool:

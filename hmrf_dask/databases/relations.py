@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
-from hmrf_dask.databases.connection import Database
+from hmrf_dask.databases.connection import TIMEOUT, Database
 from hmrf_dask.databases.problems import explained
 from hmrf_dask.databases.statements import literal, quoted
 from hmrf_dask.errors import ConfigurationError, HeldError, InvalidInputError
@@ -234,6 +234,13 @@ class PostgresRelations(Relations):
     def begin(self, publication: str, patience: float) -> None:
         """Begin a transaction in which nobody else writes the same publication."""
         self.rollback()
+        settings = {  # those of the transaction before went with it
+            "statement_timeout": f"{int(TIMEOUT * 1000)}",
+            "idle_in_transaction_session_timeout": "0",  # it waits for readers, too
+            "standard_conforming_strings": "on",
+        }
+        calls = [f"set_config('{key}', '{value}', true)" for key, value in settings.items()]
+        self.rows(f"SELECT {', '.join(calls)}")
         self._wait(patience)
         key = f"{_MARK}{self._schema or ''}.{publication}"
         self.rows("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text", key)
@@ -270,7 +277,6 @@ class PostgresRelations(Relations):
             self._database.connection.rollback()
 
     def _wait(self, seconds: float) -> None:
-        self.run("SET LOCAL standard_conforming_strings = on")
         self.run(f"SET LOCAL lock_timeout = '{int(seconds * 1000)}ms'")
 
     def beginning_with(self, name: str) -> dict[str, Relation]:
@@ -445,6 +451,11 @@ class SqliteRelations(Relations):
 
     def create(self, name: str, schema: pa.Schema, mark: Mark) -> None:
         """Make an empty table."""
+        if len({one.lower() for one in schema.names}) < len(schema.names):
+            raise ConfigurationError(
+                "names of columns must differ in more than capitals in SQLite, got "
+                f"{', '.join(schema.names)}; leave one out of documents.keep"
+            )
         columns = self._columns(schema)
         self.run(f"CREATE TABLE {self.quoted(name)} (/* {mark.text} */ {columns})")
 

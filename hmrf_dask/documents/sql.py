@@ -175,13 +175,14 @@ class SqlSource(Source):
         if before["low"] is None:
             return None
         with self._opened(snapshot) as query:
-            changed = Range(since=before["low"])
-            if _hash_of(query, changed) == before["seen"]:
+            changed = _Cut(query, Range(since=before["low"]))
+            rows = changed.whole()
+            if _said(rows) == before["seen"]:
                 return since
             night = sha256(since.stamp.encode()).hexdigest()[:12]
             deltas = [
                 replace(one, name=f"since-{night}-{number}", is_delta=True)
-                for number, one in enumerate(_Cut(query, changed).segments([]))
+                for number, one in enumerate(changed.small(rows) or changed.segments([]))
             ]
             return replace(since, segments=(*since.segments, *deltas), stamp=_stamp(query))
 
@@ -209,9 +210,9 @@ class SqlSource(Source):
                     "the end of reading them; run again when nobody writes"
                 ) from None
 
-    def _refuse_repeated(self, ids: pa.Array, last: pa.Scalar | None) -> pa.Scalar:
+    def _refuse_repeated(self, ids: pa.Array, last: pa.Array | None) -> pa.Array:
         """Refuse a key that comes twice: which row is meant is left to chance."""
-        before = pa.nulls(1, ids.type) if last is None else pa.array([last.as_py()], ids.type)
+        before = pa.nulls(1, ids.type) if last is None else last
         shifted = pa.concat_arrays([before, ids.slice(0, len(ids) - 1)])
         repeated = pc.fill_null(pc.equal(ids, shifted), fill_value=False)
         if pc.any(repeated).as_py():
@@ -220,7 +221,7 @@ class SqlSource(Source):
                 f"{self.name}: a key must name one row, got {shortened(key)} twice; correct key, "
                 "or the query"
             )
-        return ids[-1]
+        return ids.slice(len(ids) - 1)
 
 
 class _Cut:
@@ -244,6 +245,14 @@ class _Cut:
         if fresh:
             known |= self._prints(refined, fresh if bounds else [self._rows])
         return [_segment(one, known[one]) for one in ranges if one in known]
+
+    def whole(self) -> dict[Range, Fingerprint]:
+        """Return what is in all of the rows, with and without a key."""
+        return self._prints([], [self._rows])
+
+    def small(self, rows: Mapping[Range, Fingerprint]) -> list[Segment]:
+        """Return `whole` as segments; none where it is too large for one."""
+        return [_segment(*one) for one in rows.items() if max(map(_pieces, rows.values())) == 1]
 
     def _ranges(self, bounds: Sequence[Bound]) -> list[Range]:
         """Return the ranges between bounds, what is behind them, and rows without a key."""
@@ -309,13 +318,13 @@ def _bounds_of(segments: Sequence[Segment]) -> list[Bound]:
     return [] if many else bounds
 
 
-def _hash_of(query: KeyedQuery, rows: Range) -> str:
-    prints = sorted(query.fingerprints([], [rows]).items())
-    return " ".join(_stamp_of(one) for _, one in prints)
+def _said(rows: Mapping[Range, Fingerprint]) -> str:
+    """Return what is in ranges as a text."""
+    return " ".join(sorted(map(_stamp_of, rows.values())))
 
 
 def _stamp(query: KeyedQuery) -> str:
     """Return from where on changes are read the next time, and what is there by now."""
     low = query.moment()
-    seen = "" if low is None else _hash_of(query, Range(since=low))
+    seen = "" if low is None else _said(_Cut(query, Range(since=low)).whole())
     return json.dumps({"low": low, "seen": seen})

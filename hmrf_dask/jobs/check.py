@@ -251,7 +251,8 @@ def check_manifest(
 def _kind(segment: DocumentSegment) -> str:
     """Return the format of a file, or the kind of another source."""
     if segment.file is None:
-        return (re.findall(r"\w+", segment.source.identity) or ["rows"])[0]
+        kind = re.search(r"\w+", segment.source.identity)
+        return kind[0] if kind else "rows"
     compression = segment.file.compression
     return f"{segment.file.format}{'' if compression == 'none' else f'.{compression}'}"
 

@@ -63,9 +63,6 @@ LONGEST = 12.0  # seconds of rehearsals after which none is repeated
 UNKNOWN_K = 20  # where K is chosen by the job, of rehearsals that come before
 SOME_ITERATIONS = 6
 WORKERS = (1, 2, 4, 8)
-# A pool ends on the rows it began with: of more rows a fit goes on longer. Measured on arXiv and on
-# generated texts, 60,000 to 200,000 documents of which 20,000 were the sample: 1 to 2.1 times.
-MORE_ITERATIONS = 2.0
 ITERATION, ROUND = "iterations", "refinement"
 ONCE = "what a process does once"
 # Which steps of a run belong together for who reads a plan.
@@ -190,6 +187,7 @@ class Runs(NamedTuple):
     whole: Rehearsal
     part: Rehearsal
     answered: Rehearsal
+    n_iterations: int  # of a fit that does not begin where a pool ended on the same rows
 
 
 def _rehearsed(asked: Rehearsed, tell: Tell) -> Runs:
@@ -221,9 +219,13 @@ def _rehearsed(asked: Rehearsed, tell: Tell) -> Runs:
     part = run("part", n_part, **same)
     answered = run("answered", n_part, answered=True, **same)
     part = part.least(answered)
+    n_iterations = whole.n_iterations
     if time.perf_counter() - began < LONGEST:
-        whole = whole.least(run("again", there, **same | {"refine": False}))
-    return Runs(few, whole, part, answered)
+        again = run(
+            "again", there, **same | {"refine": False, "max_iter": method.value_of("max_iter")}
+        )
+        whole, n_iterations = whole.least(again), max(n_iterations, again.n_iterations)
+    return Runs(few, whole, part, answered, n_iterations)
 
 
 def _single_start(method: Method) -> dict[str, Any]:
@@ -262,7 +264,7 @@ class _Sizes:
     @staticmethod
     def of(inputs: Inputs, sample: DocumentSample, runs: Runs, n_pairs: int, named: int) -> _Sizes:
         """Return the sizes, features as more documents bring more of them."""
-        few, whole, part, _ = runs
+        few, whole, part = runs[:3]
         n_all = max(sample.n_documents, whole.n_documents)
         settings = _settings_of(inputs, whole.n_clusters)
         facts = _facts_of(sample, whole, n_all)
@@ -422,10 +424,8 @@ class _Times:
     @property
     def n_iterations(self) -> int:
         """Iterations of the whole fit."""
-        n_seen = self.whole.n_iterations
-        grows = self.whole.steps[STARTS] > 0 and self.sizes.n_documents > self.whole.n_documents
-        most = self.sizes.settings.max_iter
-        return min(most, round(n_seen * MORE_ITERATIONS)) if grows else n_seen
+        same_rows = self.sizes.n_documents == self.whole.n_documents
+        return self.whole.n_iterations if same_rows else self.runs.n_iterations
 
     @property
     def n_rounds(self) -> int:
@@ -524,7 +524,7 @@ def _planned(
     runs: Runs,
     spent: tuple[float, float],
 ) -> Plan:
-    _, whole, part, _ = runs
+    _, whole, part = runs[:3]
     alone = where.way == "threads"
     rehearsed = local_threads() if alone else _n_workers()
     memory_there = memory_of_all() * (1 if alone else where.workers / rehearsed)

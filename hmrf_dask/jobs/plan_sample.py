@@ -59,23 +59,24 @@ class DocumentSample:
     seconds: float = 0.0  # of reading, on one thread
     characters: int = 0
     n_rejects: int = 0
-    records: list[dict[str, Any]] = field(default_factory=list, repr=False)
-
-    id_column: str = "id"
+    ids: list[str] = field(default_factory=list, repr=False)  # of those that are kept
+    records: list[bytes] = field(default_factory=list, repr=False)  # these, as JSON
 
     @property
     def complete(self) -> bool:
         """Whether every document is in it."""
         return len(self.records) == self.n_documents
 
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the documents that were kept."""
-        return [record[self.id_column] for record in self.records]
-
     def lines(self, first: int, stop: int) -> bytes:
         """Return some of the documents as JSON Lines."""
-        return encode_lines(self.records[first:stop])
+        return b"".join(self.records[first:stop])
+
+    def shuffle(self) -> None:
+        """Bring the documents into an order of chance: files may be in that of their subjects."""
+        order = list(range(len(self.records)))
+        Random(0).shuffle(order)
+        self.ids = [self.ids[place] for place in order]
+        self.records = [self.records[place] for place in order]
 
 
 def read_sample(
@@ -85,8 +86,7 @@ def read_sample(
 
     Raises what a run would raise where a file cannot be read; bad records are counted.
     """
-    n_bytes = sum(source.size for source in sources)
-    found = DocumentSample(len(sources), n_bytes, id_column=columns.id)
+    found = DocumentSample(len(sources), sum(source.size for source in sources))
     places = list(_places(sources, columns, most, folder))
     began = time.perf_counter()
     rates = []  # documents and bytes of each place
@@ -100,7 +100,7 @@ def read_sample(
             f"{len(sources)} files; see what hmrf-dask check says"
         )
     _estimate(found, places, rates)
-    Random(0).shuffle(found.records)  # files may be in the order of what they are about
+    found.shuffle()
     return found
 
 
@@ -136,7 +136,8 @@ def _read(found: DocumentSample, place: Place, columns: Columns, share: int) -> 
             found.n_rejects += len(batch.rejects)
             found.characters += sum(map(len, batch.texts))
             if n_kept < share:
-                found.records += _records(batch, columns)
+                found.ids += batch.ids
+                found.records += (encode_lines([one]) for one in _records(batch, columns))
                 n_kept += len(batch.ids)
             elif is_counted:
                 break
@@ -194,15 +195,15 @@ def _places(
     size = min(BYTES, round(most * probe.bytes_read / max(n_probed, 1)))
     n_places = min(PLACES, max(len(sources), 8))
     ends = np.cumsum([source.size for source in sources])
-    chosen: dict[int, int] = {}  # first place of each file
+    chosen = set[int]()
     for number in range(n_places):
-        middle = (2 * number + 1) * total // (2 * n_places)
-        at = int(np.searchsorted(ends, middle, side="right"))
-        source, inside = sources[at], middle - int(ends[at] - sources[at].size)
-        if not _is_cut(source) and at in chosen:
-            continue
-        chosen.setdefault(at, inside)
-        yield _stretch(source, inside, size // n_places, folder)
+        first = number * total // n_places
+        at = int(np.searchsorted(ends, first, side="right"))
+        source, inside = sources[at], first - int(ends[at] - sources[at].size)
+        is_cut = _is_cut(source) and source.size > size // n_places
+        if is_cut or at not in chosen:
+            yield _stretch(source, inside, size // n_places, folder)
+        chosen.add(at)
 
 
 def _characters(source: DocumentFile) -> int:
@@ -218,8 +219,8 @@ def _stretch(source: DocumentFile, inside: int, size: int, folder: str) -> Place
     if source.size <= size or source.format in ("parquet", "builtin"):
         return Place(replace(source, hash=None), source.size, True)
     if _is_cut(source):
-        first = max(0, min(inside, source.size - size))
-        return Place(replace(source, hash=None, span=(first, first + size)), size, False)
+        stop = min(inside + size, source.size)
+        return Place(replace(source, hash=None, span=(inside, stop)), stop - inside, False)
     return _beginning(source, size, folder)
 
 

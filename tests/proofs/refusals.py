@@ -7,19 +7,16 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import dask
 import numpy as np
 import scipy.sparse
-from distributed import Client, Security
 
 from tests.proofs.loop import Figures, Row
-from tests.support.dask_processes import SECONDS, DaskProcesses, dask_processes
+from tests.support.dask_processes import SECONDS, dask_processes
 from tests.support.job_corpus import JobCorpus
 
 WITHIN = 30.0  # seconds from the command to its end
@@ -80,14 +77,6 @@ def environment_of(folder: Path, odd: Odd) -> str:
     return str(python)
 
 
-@contextmanager
-def named_in_configuration(processes: DaskProcesses) -> Iterator[None]:
-    """Let a client here have the certificates that the processes have."""
-    named = dask.config.collect_env(processes.environment)
-    with dask.config.set(named):
-        yield
-
-
 def job(folder: Path, scheduler_file: str) -> list[str]:
     """Return the command of a small job that waits for both workers."""
     where = {"scheduler_file": scheduler_file, "wait_for": 2}
@@ -98,8 +87,9 @@ def fit(folder: Path, scheduler_file: str) -> list[str]:
     """Return the command of a fit whose centroids are large, once both workers are there."""
     rows = scipy.sparse.random(2000, N_WORDS, 1e-4, "csr", np.float32, np.random.default_rng(0))
     scipy.sparse.save_npz(folder / "rows.npz", rows)
-    with Client(scheduler_file=scheduler_file, security=Security()) as client:
-        client.wait_for_workers(2, timeout=SECONDS)
+    logs = [folder / f"worker-{number}.log" for number in (1, 2)]
+    while not all("Registered to" in log.read_text() for log in logs):
+        time.sleep(0.1)
     options = [f"--n-clusters={N_CLUSTERS}", f"--run-dir={folder / 'run'}"]
     return ["fit", str(folder / "rows.npz"), *options, f"--scheduler-file={scheduler_file}"]
 
@@ -107,7 +97,7 @@ def fit(folder: Path, scheduler_file: str) -> list[str]:
 def refused(folder: Path, odd: Odd) -> dict[str, Any]:
     """Run a job on a worker as it should be and one that is not; tell how it ended, and when."""
     python = environment_of(folder / "venv", odd)
-    with dask_processes(folder, 1) as processes, named_in_configuration(processes):
+    with dask_processes(folder, 1) as processes:
         elsewhere = {"PYTHONPATH": ""} if odd.without else {}
         processes.worker(*odd.options, python=python, **odd.environment, **elsewhere)
         command = (fit if odd.fits else job)(folder, processes.scheduler_file)

@@ -282,10 +282,11 @@ class Server:
         number = int(request.query.get("resourceVersion") or 0)
         ends = time.monotonic() + float(request.query.get("timeoutSeconds", "60"))
         while time.monotonic() < ends and not _is_gone(request):
-            for kind, what, content in self.objects.happened[number:]:
+            new = self.objects.happened[number:]
+            number += len(new)  # more may happen while these are sent
+            for kind, what, content in new:
                 if kind == plural:
                     yield what, content
-            number = len(self.objects.happened)
             await asyncio.sleep(0.05)
 
 

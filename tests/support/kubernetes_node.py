@@ -124,8 +124,7 @@ class Node:
         while True:
             await asyncio.sleep(0.1)
             for name, process in self.processes.items():
-                code = process.poll()
-                if code is None or name in self.codes:
+                if name in self.codes or (code := _ended(process)) is None:
                     continue
                 self.codes[name] = code if code >= 0 else 128 - code
                 if ("pods", name) in self.objects.objects:
@@ -137,9 +136,21 @@ class Node:
     def close(self) -> None:
         """End what runs."""
         for process in self.processes.values():
-            with suppress(ProcessLookupError):
+            if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                process.wait()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code of a process that has ended, and end what it started with it.
+
+    Its group is looked for while nobody has waited for it: later the number may be another's.
+    """
+    if process.returncode is None:
+        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
 
 
 _READY = [{"type": kind, "status": "True"} for kind in ("Ready", "ContainersReady", "PodScheduled")]

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -71,24 +72,32 @@ class Postgres:
         command = [self._programs / "postgres", "-D", self.folder / "data"]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
+        dies = partial(ctypes.CDLL(None).prctl, _DIES_WITH_PARENT, signal.SIGQUIT)
+        is_main = threading.current_thread() is threading.main_thread()
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                preexec_fn=partial(ctypes.CDLL(None).prctl, _DIES_WITH_PARENT, signal.SIGQUIT),
+                preexec_fn=dies if is_main else None,  # the parent is the thread
                 **self._as_owner,
             )
         self._await_ready()
 
     def _await_ready(self) -> None:
         assert self._process is not None
-        state, until = self.folder / "data/postmaster.pid", time.monotonic() + 30
-        while not (state.exists() and state.read_text().rstrip().endswith("ready")):
+        until = time.monotonic() + 30
+        while not self._is_ready(self._process.pid):
             if self._process.poll() is not None or time.monotonic() > until:
                 raise OSError(f"PostgreSQL does not start: {self.log()[-500:]}")
             time.sleep(0.005)
+
+    def _is_ready(self, pid: int) -> bool:
+        """Return whether a process takes connections; one that was killed leaves its file."""
+        state = self.folder / "data/postmaster.pid"
+        said = state.read_text().split() if state.exists() else []
+        return said[:1] == [str(pid)] and said[-1] == "ready"
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """Stop the server: at once with SIGQUIT, cutting connections in words with SIGINT."""

@@ -12,6 +12,7 @@ import yaml
 
 from hmrf_dask.databases.connection import open_database
 from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.segments import DocumentSegment
 from hmrf_dask.documents.sources import Listing
 from hmrf_dask.documents.sql import SqlSource, open_sql
 from tests.support.job_corpus import JobCorpus
@@ -78,6 +79,20 @@ def documents_of(source: SqlSource, listing: Listing | None = None) -> list[dict
             for batch in source.read(segment, snapshot, names)
             for row in batch.to_pylist()
         ]
+
+
+def taken(source: SqlSource) -> tuple[dict[str, str], dict[str | None, str]]:
+    """Return texts by id as a job has them, and by id what is wrong with others."""
+    good: dict[str, str] = {}
+    bad: dict[str | None, str] = {}
+    with source.snapshot() as snapshot:
+        for segment in source.segments(snapshot, None).segments:
+            one = DocumentSegment(source, segment, source.columns, snapshot, "tickets")
+            for batch in one.read():
+                assert not {*batch.ids} & {*good}
+                good |= dict(zip(batch.ids, batch.texts, strict=True))
+                bad |= {reject.id: reject.reason for reject in batch.rejects}
+    return good, bad
 
 
 def write_sql_job(corpus: JobCorpus, settings: dict[str, Any] | None = None, **job: Any) -> Path:

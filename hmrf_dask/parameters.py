@@ -96,6 +96,8 @@ RANGES: Final[dict[str, Range]] = {
     "neighbourhoods": Range(2, LARGEST_INT32),  # one has nothing to differ from
     "suggested": Range(2, 1_000),  # one cluster has nothing to be compared with
     "release": Range(0, LARGEST_INT32),
+    "sampled": Range(200, 1_000_000),  # documents that a plan rehearses a job on
+    "price": Range(0.0, 1e9),  # of an hour
     "record_bytes": Range(1024, 2**30),
     "file_bytes": Range(0, 2**63 - 1),
 }

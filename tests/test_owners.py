@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from hmrf_dask.errors import LostOwnerError
+from hmrf_dask.errors import ConfigurationError, LostOwnerError
 from hmrf_dask.fit import journal, owners
+from hmrf_dask.fit.preparation import ADDING, HELD, TaskMemory, with_owners
 from hmrf_dask.kernels.gradients import squares_by_length
 from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.tasks import cluster_totals
@@ -28,7 +29,8 @@ from hmrf_dask.tasks.model import Model
 from tests.support.fits import Case, scheduled, text_case
 from tests.support.owners import dies_at, forgetful, watched_driver
 
-CASE = text_case(n_rows=120, n_features=150, n_clusters=3, n_pairs=60, init="random", n_init=1)
+SMALL = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
+CASE = text_case(**SMALL, init="random", n_init=1, refine=False, max_iter=4)
 WIDE = text_case(
     n_rows=200, n_features=6000, n_clusters=24, n_pairs=20, init="random", n_init=1, refine=False
 )
@@ -73,7 +75,7 @@ def test_nothing_of_the_size_of_centroids_passes_through_the_driver(
     assert other.cluster_centers_.tobytes() == model.cluster_centers_.tobytes()
 
 
-@pytest.mark.parametrize("after", [3, pytest.param(40, marks=pytest.mark.long), 75])
+@pytest.mark.parametrize("after", [3, 20])
 def test_what_owners_lose_is_made_again_from_the_last_commit(owned: Client, after: int) -> None:
     with forgetful(after) as asked:
         assert CASE.answer(3) == answer(CASE)
@@ -118,6 +120,21 @@ def test_workers_that_die_as_owners(process_client: Client, name: str, n_dying: 
         assert big.answer(3) == answer(big)
     process_client.wait_for_workers(2, timeout=60)
     assert not set(pids.values()) & set(process_client.run(os.getpid).values())
+
+
+def test_what_is_no_number_of_owners_is_refused(workers: Client) -> None:
+    with (
+        dask.config.set({"hmrf.owners": "many"}),
+        pytest.raises(ConfigurationError, match="auto or a number of owners from 0 to 32, got 'm"),
+    ):
+        CASE.fitted(3)
+
+
+def test_an_owner_is_planned_for_in_the_place_of_whole_sums() -> None:
+    planned = [TaskMemory("a step", (("rows", 7),)), TaskMemory(ADDING, (("9 of them", 9 * 80),))]
+    step, owner = with_owners(planned, 2, 3)
+    assert step == planned[0]
+    assert owner.total == (3 + HELD) * 80 // 2
 
 
 def test_a_task_that_runs_twice_changes_nothing_twice() -> None:

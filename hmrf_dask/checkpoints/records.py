@@ -141,11 +141,9 @@ class CheckpointStore(Protocol):
 
     def write_rows(self, number: int, part: str, first_row: int, rows: FloatArray) -> LabelsFile:
         """Keep centroids of iteration `number` that lie with their owner; called by tasks."""
-        raise NotImplementedError("centroids of owners are kept in files")
 
     def read_rows(self, file: LabelsFile) -> FloatArray:
         """Return what `write_rows` kept."""
-        raise NotImplementedError("centroids of owners are kept in files")
 
     def clean(self, keep: int | None = None) -> None:
         """Remove what no kept commit needs."""
@@ -361,6 +359,17 @@ class MemoryRun(CheckpointStore):
                 "the RunDirectory that wrote it"
             )
         return file.labels
+
+    def write_rows(self, number: int, part: str, first_row: int, rows: FloatArray) -> LabelsFile:
+        """Refuse: where labels lie in this process, so do all centroids."""
+        raise RunDirectoryError(
+            f"a MemoryRun must not be given centroids of owners, got {part} of iteration {number}, "
+            f"{len(rows)} from {first_row} on; use a RunDirectory"
+        )
+
+    def read_rows(self, file: LabelsFile) -> FloatArray:
+        """Refuse: none were written."""
+        raise RunDirectoryError(f"a MemoryRun has no centroids of owners, got {file.name}")
 
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]

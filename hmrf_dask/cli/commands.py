@@ -40,6 +40,7 @@ from hmrf_dask.cli.group import (
 )
 from hmrf_dask.cli.init_command import init
 from hmrf_dask.cli.label_command import label
+from hmrf_dask.cli.plan_command import plan
 from hmrf_dask.cli.progress import shown_progress
 from hmrf_dask.cli.release_commands import classify, diff, edit, export
 from hmrf_dask.cli.report_command import report
@@ -448,8 +449,8 @@ def hmrf() -> None:
 
 
 for command in (
-    init, check, run, report, label, classify, export, diff, edit, inspect, ask, answers, suggest_k,
-    fit, predict, evaluate, demo, completion,
+    init, check, plan, run, report, label, classify, export, diff, edit, inspect, ask, answers,
+    suggest_k, fit, predict, evaluate, demo, completion,
 ):  # fmt: skip
     hmrf.add_command(command)
 

@@ -32,9 +32,15 @@ from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, resume
 from hmrf_dask.fit.loop import UNFINISHED, Fit
 from hmrf_dask.fit.metric_steps import MetricSteps, follow_labels
-from hmrf_dask.fit.owners import Owned, owners_for
+from hmrf_dask.fit.owners import Owned, n_owners, owners_for
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.preparation import check_memory, plan_tasks, reading_task, table_task
+from hmrf_dask.fit.preparation import (
+    check_memory,
+    plan_tasks,
+    reading_task,
+    table_task,
+    with_owners,
+)
 from hmrf_dask.fit.problem import (
     ENTRY_BYTES,
     ROW_BYTES,
@@ -167,7 +173,8 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     table = table_task(settings.n_clusters, corpus.n_features)
     check_memory([table, reading_task(corpus.sources)])  # before anything of size d, and any row
     if known_to_fit:
-        corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
+        kept = flow.spread(corpus.partitions, corpus.row_counts)
+        corpus = replace(corpus, partitions=tuple(kept), sources=())
     # Whether a corpus of tasks fits is known after the survey; too large files are read each time.
     slices = flow.co_located(corpus.blocks) if known_to_fit or corpus.sources else None
     reading = 0
@@ -191,14 +198,17 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
         seeds, linked = find_seeds(flow, corpus, seeds, pairs, settings.n_clusters)
     asked = replace(asked, corpus=corpus, distortion=distortion, seeds=seeds)
     work = _Surveyed(flow, asked, facts, pairs, linked, slices)
+    number = n_owners(flow, settings, distortion, corpus.n_features)
     needed = plan_tasks(
         facts, settings, corpus.n_features, pairs=linked,
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
     )  # fmt: skip
+    if number:
+        needed = with_owners(needed, number, flow.n_workers)
     check_memory(needed)
     if slices is not None or facts.nbytes > memory_of_all() // 2:
         return work  # without slices rows are read again in every pass, one partition a task
-    kept = flow.persist(list(corpus.partitions))
+    kept = flow.spread(corpus.partitions, corpus.row_counts)
     corpus = replace(corpus, partitions=tuple(kept), sources=())
     return replace(work, asked=replace(asked, corpus=corpus), slices=flow.co_located(kept))
 
@@ -258,11 +268,6 @@ def _to_the_end(
                 raise
             log.info("%s", error)
             engine.owners.move()
-        except BaseException:
-            if engine.owners is not None:
-                with suppress(Exception):  # the first error is the one to show
-                    engine.owners.leave()
-            raise
 
 
 def _iterate(work: _Surveyed, engine: Engine, journal: Journal) -> tuple[Fit, State, str | None]:

@@ -69,7 +69,7 @@ def maximisation_after(
 
 def _optimal(engine: Engine, state: State, model: Model, made: Remade) -> State:
     """Return the state with the model of its optimal centroids."""
-    engine.share_model(model)
+    engine.send_ahead(model)
     after = replace(state, model=model, optimal=True)
     if made.closed is not None and model.linear:
         return _measured(engine, after, made.closed)
@@ -174,7 +174,8 @@ def prior_value(engine: Engine, state: State) -> float:
 def sum_of_clusters(engine: Engine, state: State) -> IntArray:
     """Return the sums of a state over all clusters, as of one cluster: (1, d + 1)."""
     zeros = np.zeros((1, engine.problem.extent.n_features + 1), np.int64)
-    return engine.folded(state, cluster_totals.add_sums, zeros)
+    whole: IntArray = engine.folded(state, cluster_totals.add_sums, zeros)
+    return whole
 
 
 def full_sums(model: Model, sums: IntArray) -> FloatArray:

@@ -14,6 +14,7 @@ import uuid
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,13 +22,15 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
-from hmrf_dask.distortions.base import Remade, TableDistortion
+from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
+from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.clients import setting
-from hmrf_dask.flow.dataflow import Dataflow, Joined, Lazy, share_array
+from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
+from hmrf_dask.flow.graphs import Joined
 from hmrf_dask.tasks import owners as tasks
 from hmrf_dask.tasks.cluster_totals import block_of
-from hmrf_dask.tasks.model import Model, State
+from hmrf_dask.tasks.model import Model, Settings, State
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 LEAST = 2**20  # numbers, K × d: fewer are sooner added up by the driver
@@ -49,6 +52,7 @@ class Owned:
             weakref.finalize(self, owners.dead.append, self.name).atexit = False
 
         self.squares = np.zeros(0)  # of the sums a fit ends with: ‖S_h‖²
+        self.model: Model | None = None  # that it ends with, as owners hold it
         # centroids that were made with these sums: held, of which before, of which numbers
         self.next: tuple[Owned, str, tasks.Numbers] | None = None
         self.answers: list[tasks.Made] = []  # what owners said of these
@@ -77,6 +81,7 @@ class Owners:
         slices = [problem.free[places[0]].block for places in problem.slices]
         self._rows = [*slices, *(part.block for part in problem.linked)]
         self.fit, self._numbers = uuid.uuid4().hex[:12], itertools.count()
+        weakref.finalize(self, _leave, flow, self.fit).atexit = False
         self.dead: deque[str] = deque(maxlen=REMEMBERED)
         step = block_of(self.n_features)  # see `tasks.cluster_totals`
         starts = np.arange(n_owners) * self.n_clusters // n_owners // step * step
@@ -85,7 +90,7 @@ class Owners:
 
     def move(self) -> None:
         """Give all clusters to workers that are there now; what others had is lost."""
-        places = self.flow.workers()
+        self.workers = places = self.flow.workers()
         self.places = [places[number % len(places)] for number in range(len(self.ranges))]
         homes = self.flow.homes(self._rows)
         runs = np.arange(len(homes)) * len(places) // max(len(homes), 1)  # of rows read each time
@@ -218,6 +223,8 @@ class Owners:
 
     def rows(self, centroids: Owned, clusters: IntArray) -> FloatArray:
         """Return the centroids of some clusters, sorted."""
+        if not len(clusters):
+            return np.zeros((0, self.n_features))
         known = share_array(self.flow, clusters)
         return np.concatenate(
             self.flow.compute(self.each(tasks.centroids_at, centroids.name, known))
@@ -226,17 +233,15 @@ class Owners:
     def ended(self, state: State) -> State:
         """Return the last state of a fit, centroids here: in a temporary file where they are many.
 
-        They are read from it where somebody asks for them. Owners let go of all they have.
+        They are read from it where somebody asks for them. Owners let go of all they have when
+        nobody has the state any more: until then they give tasks its model.
         """
-        squares = self.flow.compute(self.each(tasks.squares_at, *self._of(state)))
-        state.sums.squares = np.concatenate(squares)
-        after = replace(state, model=replace(state.model, centroids=self._here(state.model)))
-        self.leave()
-        return after
-
-    def leave(self) -> None:
-        """Let workers know that nobody asks for anything any more."""
-        self.flow.tell(tasks.leave, self.fit)
+        sums = state.sums
+        sums.squares = np.concatenate(
+            self.flow.compute(self.each(tasks.squares_at, *self._of(state)))
+        )
+        sums.model = state.model
+        return replace(state, model=replace(state.model, centroids=self._here(state.model)))
 
     def new_name(self) -> str:
         """Return a name that no other version has, of this fit or of another one."""
@@ -279,9 +284,35 @@ class Owners:
         pieces = self.each(tasks.round_at, *self._of(state))
         return Joined(tasks.assembled_sources, (self.new_name(), model, pieces, state.optimal))
 
+    def ahead(self, model: Model) -> tuple[Joined, list[Lazy]]:
+        """Return a model as `model` does, on its way to all workers; and tasks that hold it there.
+
+        They put it together and make ready what rows are compared by, while the driver is at work.
+        """
+        sent = self.model(model)
+        sketch, metric, pieces = sent.arguments
+        sketch, *pieces = self.flow.begin([sketch, *pieces])
+        sent = Joined(sent.function, (sketch, metric, pieces))
+        made = [self.flow.lazy_at(one, tasks.made_ready, self.ready(sent)) for one in self.workers]
+        return sent, self.flow.begin(made)
+
     def ready(self, model: Joined) -> Joined:
         """Return the same model with what the nearest centroids of rows are found by."""
         return Joined(tasks.assembled_ready, (*model.arguments, self.dense))
+
+
+def _leave(flow: Dataflow, fit: str) -> None:
+    """Let workers know that nobody asks for anything of a fit any more, if they are there."""
+    with suppress(Exception):
+        flow.tell(tasks.leave, fit)
+
+
+def model_of(flow: Dataflow, state: State) -> Lazy:
+    """Return the model that a fit ended with, for tasks."""
+    sums = state.sums
+    if isinstance(sums, Owned) and sums.model is not None:
+        return sums.owners.model(sums.model)
+    return flow.share(state.model)
 
 
 def numbers_of(model: Model) -> tasks.Numbers:
@@ -294,20 +325,27 @@ def _added(parts: Any) -> int | None:
     return sum(known) if known else None
 
 
-def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:
-    """Return owners for a fit, None where the driver has its sums and centroids.
+def n_owners(flow: Dataflow, settings: Settings, distortion: Distortion, n_features: int) -> int:
+    """Return how many owners a fit has, 0 where the driver has its sums and centroids.
 
     They are on worker processes alone: elsewhere all threads share one array. What decides changes
     no bits.
     """
-    asked, n_places = setting("owners", "auto"), flow.n_workers
-    n_clusters, size = problem.settings.n_clusters, problem.settings.n_clusters
-    size *= problem.extent.n_features
-    own = not isinstance(problem.distortion, TableDistortion)
-    if own or not n_places or problem.settings.metric:
-        return None
-    if asked == "auto":
-        number = 0 if size < LEAST else min(n_places, MOST, size // EACH)
-    else:
-        number = int(asked)
-    return Owners(flow, problem, min(number, n_clusters)) if number else None
+    asked, n_places, n_clusters = setting("owners", "auto"), flow.n_workers, settings.n_clusters
+    if not n_places or settings.metric or not isinstance(distortion, TableDistortion):
+        return 0
+    if asked != "auto" and not (str(asked).isdecimal() and int(asked) <= MOST):
+        raise ConfigurationError(
+            f"hmrf.owners must be auto or a number of owners from 0 to {MOST}, got {asked!r}; "
+            "leave it out, or say 0 for none"
+        )
+    if asked != "auto":
+        return min(int(asked), n_clusters)
+    size = n_clusters * n_features
+    return 0 if size < LEAST else min(n_places, MOST, n_clusters, size // EACH)
+
+
+def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:
+    """Return the owners of a fit, if it has any."""
+    number = n_owners(flow, problem.settings, problem.distortion, problem.extent.n_features)
+    return Owners(flow, problem, number) if number else None

@@ -14,7 +14,8 @@ from hmrf_dask.checkpoints.records import CheckpointStore
 from hmrf_dask.distortions.base import Remade
 from hmrf_dask.fit.owners import Owned, Owners
 from hmrf_dask.fit.problem import Problem
-from hmrf_dask.flow.dataflow import Dataflow, Joined, Lazy, tree
+from hmrf_dask.flow.dataflow import Dataflow, Lazy, tree
+from hmrf_dask.flow.graphs import Joined
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.kernels.sums import add_sums, add_to, joined
 from hmrf_dask.linked.plan import Scale, make_scale
@@ -71,6 +72,7 @@ class Engine:
     _known: list[CorpusTerms] = field(default_factory=list, init=False, repr=False)
     _priced: list[Pricing] = field(default_factory=list, init=False, repr=False)
     _sent: tuple[Model, Lazy] | None = field(default=None, init=False, repr=False)
+    _held: list[Lazy] = field(default_factory=list, init=False, repr=False)  # what was sent ahead
 
     @property
     def learning(self) -> bool:
@@ -84,6 +86,14 @@ class Engine:
             sent = model.centroids.owners.model(model) if owned else self.flow.broadcast(model)
             self._sent = model, sent
         return self._sent[1]
+
+    def send_ahead(self, model: Model) -> None:
+        """Begin to send a model that the next pass needs."""
+        if isinstance(model.centroids, Owned):
+            sent, self._held = model.centroids.owners.ahead(model)
+            self._sent = model, sent
+        else:
+            self.share_model(model)
 
     def share_ready(self, model: Model) -> Lazy:
         """Return the same for tasks that compare rows with all centroids."""

@@ -20,7 +20,6 @@ import psutil
 from hmrf_dask.errors import ClusterError, HmrfError, LostOwnerError, RunDirectoryError, counted
 from hmrf_dask.flow.clients import (
     AGAIN,
-    LEAST,
     SilentClusterError,
     active_client,
     ask,
@@ -32,14 +31,16 @@ from hmrf_dask.flow.clients import (
     patience,
     setting,
 )
+from hmrf_dask.flow.crew import crew_of
 from hmrf_dask.kernels.compiled import kernel_path, path_differences
-from hmrf_dask.storage.remote import seconds_of, signs_of_life
+from hmrf_dask.storage.remote import signs_of_life, store_traffic
 
 if TYPE_CHECKING:
     from hmrf_dask.checkpoints.directory import RunDirectory
 
 log = logging.getLogger("hmrf_dask")
 METRIC = "hmrf_life"
+TRAFFIC = "hmrf_traffic"
 POLL = 2.0  # seconds between two surveys of the workers while a graph runs
 STALE = 30.0  # seconds without a heartbeat after which a worker is not busy
 SHARE = 0.01  # of a core that a task takes at least while it computes
@@ -121,6 +122,8 @@ def _wait(
     from distributed import wait
 
     watch = Watch(client, keys, needed)
+    if crew_of(client).is_due:
+        watch.look(0)
     lost = f"the scheduler must stay, got {watch.address} gone, or the work cancelled"
     while not any(future.status == "error" for future in futures):
         try:
@@ -192,7 +195,7 @@ class Watch:
         self._keys = frozenset(map(str, keys))
         self._asked = list(keys)
         self._progress = self._took_work = self._noticed = self._answered = time.monotonic()
-        self._enough = self._progress
+        self._crew = crew_of(client)
         self._done = 0
         self._transfers = -1
         self._statuses: dict[Any, Any] | None = None
@@ -215,7 +218,7 @@ class Watch:
         for name, state in self._states.items():
             if self._heard.get(name, (None,))[0] != state.last_seen:
                 self._heard[name] = state.last_seen, now
-        self._check_number(now)
+        self._crew.check(len(found), self.address)
         works = self._lives_go_on(now)
         self._judge(ended or works or self._tasks_end())
         self._check_taken(ended)
@@ -250,19 +253,6 @@ class Watch:
             raise ClusterError(
                 f"no worker of {self.address} took work for {allowed:g} s: {self._idle()}, and "
                 f"{AGAIN}"
-            )
-
-    def _check_number(self, now: float) -> None:
-        """Raise where fewer workers than were asked for are there for too long."""
-        least, number = int(setting("least-workers", 0)), len(self._states)
-        if number >= least:
-            self._enough = now
-        allowed = seconds_of("refill-timeout", "10 minutes", least=LEAST)
-        if now - self._enough > allowed:
-            raise ClusterError(
-                f"{counted(least, 'worker')} must stay while the work lasts, got {number} on "
-                f"{self.address} for {allowed:g} s (cluster.wait_for, cluster.wait_seconds); see "
-                f"why lost ones do not come back, and {AGAIN}"
             )
 
     def _lives_go_on(self, now: float) -> bool:
@@ -376,7 +366,9 @@ def report_life() -> None:
         from distributed import get_worker
 
         try:
-            get_worker().metrics.setdefault(METRIC, _life_of_tasks)
+            metrics = get_worker().metrics
+            metrics.setdefault(METRIC, _life_of_tasks)
+            metrics.setdefault(TRAFFIC, _traffic_of)
         except ValueError:  # no task of a worker
             return
 
@@ -397,6 +389,11 @@ def _life_of_tasks(worker: Any) -> dict[str, float]:
         running = dict(worker.active_threads)
         signs = signs_of_life()  # each counts as a second of processor time
         return {str(key): _processor_seconds(thread) + signs for thread, key in running.items()}
+
+
+def _traffic_of(worker: Any) -> dict[str, int]:
+    """Return the bytes that a worker sent of its values, and what it had to do with stores."""
+    return {"worker_sent_bytes": worker.transfer_outgoing_bytes_total, **store_traffic()}
 
 
 def _processor_seconds(thread: int) -> float:

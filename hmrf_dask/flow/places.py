@@ -55,6 +55,19 @@ def slices_of(values: Sequence[Any]) -> list[list[int]]:
     return list(chain.from_iterable(by_worker))
 
 
+def shares_of(client: Any, sizes: Sequence[int]) -> list[str]:
+    """Return a worker for each of some values of these sizes: runs that suit their threads."""
+    workers = workers_by_name(client)
+    names = sorted(workers)
+    if not names:
+        return [""] * len(sizes)
+    threads = np.asarray([max(1, int(workers[name]["nthreads"])) for name in names])
+    weights = np.maximum(np.asarray(sizes, np.float64), 1.0)
+    middles = (np.cumsum(weights) - weights / 2) / weights.sum()
+    ends = np.cumsum(threads) / threads.sum()
+    return [names[place] for place in np.searchsorted(ends[:-1], middles, side="right")]
+
+
 def homes_of(values: Sequence[Any]) -> list[str]:
     """Return the worker that keeps each persisted value; none of what is not kept on one."""
     client = active_client()

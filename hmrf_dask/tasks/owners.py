@@ -8,8 +8,9 @@ what it made, and returns the same; one that does not find what it needs says th
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from hmrf_dask.errors import LostOwnerError
 from hmrf_dask.kernels.first_variation import squares_of
 from hmrf_dask.kernels.hamerly import CentroidDrift
 from hmrf_dask.kernels.sums import Sums, add_sums, joined
+from hmrf_dask.kernels.threads import buffer, buffers_kept, over_ranges
 from hmrf_dask.tasks.cluster_totals import Clusters
 from hmrf_dask.tasks.first_variation import Sources, column_weights
 from hmrf_dask.tasks.model import Limits, Model, without_sum
@@ -106,13 +108,18 @@ def rows_between(rows: FloatArray, first: int, last: int) -> FloatArray:
 
 def part_of(changes: Sequence[Step | Sums], first: int, last: int) -> Sums:
     """Return what tasks of one worker change in an owner's clusters: one message."""
-    sums = [change.sums if isinstance(change, Step) else change for change in changes]
+    sums = [_sums_of(change) if isinstance(change, Step) else change for change in changes]
     return add_sums([whole.of_clusters(first, last) for whole in sums])
+
+
+def _sums_of(step: Step) -> Sums:
+    assert isinstance(step.sums, Sums)  # rows are noted where the driver sees them
+    return step.sums
 
 
 def report_of(step: Step) -> Step:
     """Return a step for the driver, nothing in it of the size of the sums."""
-    return replace(step, sums=step.sums.without_numbers())
+    return replace(step, sums=_sums_of(step).without_numbers())
 
 
 def counts_of(sums: Sums) -> Sums:
@@ -290,11 +297,14 @@ def shown_centroids(visit: Visit, name: str) -> FloatArray:
 
 def leave(fit: str) -> None:
     """Let go of all that a fit held in this process."""
-    with _lock:
+    with _assembling, _lock:
+        _left.append(fit)
         for key in [key for key in _held if key[0].startswith(fit)]:
             _held.pop(key, None)
         for name in [name for name in _assembled if name.startswith(fit)]:
             _assembled.pop(name, None)
+    if keeping := _keeping.pop(fit, None):
+        keeping.close()
 
 
 def _model(metric: Metric, numbers: Numbers, centroids: FloatArray) -> Model:
@@ -334,6 +344,8 @@ class Sketch(Sized):
 
 _assembled: dict[str, Any] = {}  # by name: models, or the sources of a round
 _assembling = threading.RLock()
+_keeping: dict[str, ExitStack] = {}  # by fit
+_left: deque[str] = deque(maxlen=64)  # fits that have ended; a task of theirs may come later
 
 
 def assembled(sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray]) -> Model:
@@ -341,7 +353,7 @@ def assembled(sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray]) -> M
 
     def whole() -> Model:
         """Return the model of all pieces."""
-        centroids = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        centroids = pieces[0] if len(pieces) == 1 else joined_rows(pieces)
         model = replace(_model(metric, sketch.numbers, centroids), limits=sketch.limits)
         object.__setattr__(model, "drift", sketch.drift)
         return model
@@ -350,9 +362,37 @@ def assembled(sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray]) -> M
     return made
 
 
+def joined_rows(pieces: Sequence[FloatArray]) -> FloatArray:
+    """Return rows of several arrays in one.
+
+    Examples
+    --------
+    >>> joined_rows([np.ones((1, 2)), np.zeros((1, 2))]).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    """
+    starts = np.cumsum([0, *(len(piece) for piece in pieces)]).tolist()
+    out = buffer((starts[-1], pieces[0].shape[1]), np.float64)
+
+    def copy(first: int, last: int) -> None:
+        """Copy what lies in a range of rows."""
+        for piece, start in zip(pieces, starts, strict=False):
+            here = slice(max(first, start), min(last, start + len(piece)))
+            if here.start < here.stop:
+                out[here] = piece[here.start - start : here.stop - start]
+
+    over_ranges(copy, len(out), out.size)
+    return out
+
+
 def _once(name: str, make: Callable[[], Any]) -> Any:
     """Return what `make` returned when a task of this process first asked for it."""
     with _assembling:
+        fit = name.partition(".")[0]
+        if fit in _left:
+            return make()
+        if fit not in _keeping:  # arrays of its models take one another's memory
+            _keeping[fit] = ExitStack()
+            _keeping[fit].enter_context(buffers_kept())
         if name not in _assembled:
             while len(_assembled) >= ASSEMBLED:
                 del _assembled[next(iter(_assembled))]
@@ -382,3 +422,7 @@ def assembled_sources(
 
     made: Sources = _once(name, whole)
     return made
+
+
+def made_ready(model: Model) -> None:
+    """Do nothing: that a process has a model ready is all that is asked."""

@@ -53,14 +53,21 @@ class DaskProcesses:
                 time.sleep(0.05)
         raise AssertionError("no scheduler came")
 
-    def start(self, what: str, *options: str, host: Host = HERE) -> subprocess.Popen[bytes]:
-        """Start `dask scheduler` or `dask worker`."""
+    def start(
+        self,
+        what: str,
+        *options: str,
+        host: Host = HERE,
+        python: str = sys.executable,
+        **environment: str,
+    ) -> subprocess.Popen[bytes]:
+        """Start `dask scheduler` or `dask worker` on a host, maybe with another Python."""
         arguments = ["--host", host.address, "--dashboard-address", f"{host.address}:0"]
         arguments += ["--protocol", self.protocol, "--scheduler-file", self.scheduler_file]
         with (self.folder / f"{what}-{len(self.started)}.log").open("wb") as log:
             process = subprocess.Popen(
-                host.command(sys.executable, "-m", "dask", what, *arguments, *options),
-                env=self.environment,
+                host.command(python, "-m", "dask", what, *arguments, *options),
+                env=self.environment | environment,
                 stdout=log,
                 stderr=log,
             )
@@ -78,8 +85,8 @@ class DaskProcesses:
             process.kill()
             process.wait()
 
-    def worker(self, *options: str, host: Host = HERE) -> subprocess.Popen[bytes]:
-        return self.start("worker", "--nthreads", "1", "--no-nanny", *options, host=host)
+    def worker(self, *options: str, host: Host = HERE, **how: str) -> subprocess.Popen[bytes]:
+        return self.start("worker", "--nthreads", "1", "--no-nanny", *options, host=host, **how)
 
 
 @contextmanager

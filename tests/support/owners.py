@@ -14,6 +14,7 @@ import cloudpickle
 from dask.sizeof import sizeof
 
 from hmrf_dask.flow import dataflow
+from hmrf_dask.flow.graphs import merged
 from hmrf_dask.tasks import owners
 
 
@@ -30,12 +31,12 @@ class Passed:
 def watched_driver() -> Iterator[Passed]:
     """Watch the graphs that leave this process, and the results that come."""
     passed = Passed()
-    submitted, fetch = dataflow._submitted, dataflow.fetch
+    begun, fetch = dataflow._begun, dataflow.fetch
 
-    def sent(client: Any, tasks: Any, places: Any) -> Any:
-        graph = {key: task for key, task in dataflow.merged(tasks).items() if type(task) is tuple}
+    def sent(client: Any, tasks: Any, *where: Any) -> Any:
+        graph = {key: task for key, task in merged(tasks).items() if type(task) is tuple}
         passed.sent.append(len(cloudpickle.dumps(graph)))
-        return submitted(client, tasks, places)
+        return begun(client, tasks, *where)
 
     def got(*arguments: Any, **more: Any) -> Any:
         found = fetch(*arguments, **more)
@@ -44,7 +45,7 @@ def watched_driver() -> Iterator[Passed]:
         passed.all_got += sum(sizes)
         return found
 
-    with mock.patch.object(dataflow, "_submitted", sent), mock.patch.object(dataflow, "fetch", got):
+    with mock.patch.object(dataflow, "_begun", sent), mock.patch.object(dataflow, "fetch", got):
         yield passed
 
 

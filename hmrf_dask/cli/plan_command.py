@@ -1,0 +1,103 @@
+"""`hmrf-dask plan`: how large a machine, or how many workers, a job needs, and for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hmrf_dask.cli.group import (
+    HmrfCommand,
+    Number,
+    Place,
+    Whole,
+    connected_to,
+    examples,
+    how_to_print,
+    print_result,
+    scheduler_option,
+    with_options,
+)
+from hmrf_dask.cli.progress import shown_progress
+from hmrf_dask.parameters import RANGES
+
+if TYPE_CHECKING:
+    from hmrf_dask.jobs.clusters import Cluster
+
+where_to_plan = with_options(
+    click.option("--threads", type=Whole(RANGES["threads"]), help="Threads of one process."),
+    click.option("--processes", type=Whole(RANGES["processes"]), help="Worker processes here."),
+    click.option(
+        "--workers", type=Whole(RANGES["workers"]), help="Workers elsewhere, of a thread each."
+    ),
+)
+
+
+@click.command(
+    cls=HmrfCommand,
+    short_help="Say what a job will need: memory, time, cost.",
+    epilog=examples(
+        "hmrf-dask plan job.yaml",
+        "hmrf-dask plan job.yaml --workers 16 --price 0.12 --json",
+    ),
+)
+@click.argument("job_file", metavar="JOB", type=Place())
+@where_to_plan
+@click.option(
+    "--sample",
+    type=Whole(RANGES["sampled"]),
+    default=20_000,
+    show_default=True,
+    help="Documents to read, and to rehearse the job on.",
+)
+@click.option(
+    "--price", type=Number(RANGES["price"].problem), help="Of an hour of the machine or a worker."
+)
+@how_to_print
+@click.pass_context
+def plan(
+    context: click.Context,
+    job_file: str,
+    sample: int,
+    price: float | None,
+    as_json: bool,
+    quiet: bool,
+    **where: Any,
+) -> None:
+    """Read a sample of what a JOB reads, rehearse the JOB on it, and say what all of it takes.
+
+    Documents, features, answers; memory of the driver and of each worker; seconds of each step,
+    and under more threads or workers; bytes and hours. The rehearsals are the JOB itself, run on
+    this machine in a temporary folder that is gone afterwards, for 5 to 20 seconds; nothing else
+    is written. It ends with 78 where a run would be refused for want of memory here.
+    """
+    scheduler_option(where)
+    with shown_progress(quiet=quiet) as tell:
+        import psutil
+
+        from hmrf_dask.jobs.inputs import gather, load_job
+        from hmrf_dask.jobs.plan import Where, plan_job
+
+        inputs = gather(load_job(job_file), job_file)
+        way, workers = _way(where, inputs.job.cluster)
+        here = {way: min(workers, psutil.cpu_count() or 1)}
+        with connected_to(here):
+            began = psutil.Process().create_time()
+            planned = plan_job(inputs, Where(way, workers, price, began), sample=sample, tell=tell)
+    print_result(planned, as_json=as_json, quiet=quiet)
+    if quiet:
+        for problem in planned.problems:
+            click.echo(f"error: {problem}", err=True)
+    context.exit(planned.exit_code)
+
+
+def _way(where: dict[str, Any], cluster: Cluster) -> tuple[str, int]:
+    """Return whether a job is to run on threads or processes, and on how many."""
+    if where["threads"]:
+        return "threads", where["threads"]
+    asked = where["processes"] or where["workers"] or cluster.processes or cluster.most_workers
+    if asked:
+        return "processes", asked
+    from hmrf_dask.flow.clients import local_threads
+
+    return "threads", cluster.local or local_threads()

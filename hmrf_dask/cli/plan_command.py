@@ -55,9 +55,7 @@ where_to_plan = with_options(
     "--price", type=Number(RANGES["price"].problem), help="Of an hour of the machine or a worker."
 )
 @how_to_print
-@click.pass_context
 def plan(
-    context: click.Context,
     job_file: str,
     sample: int,
     price: float | None,
@@ -89,7 +87,7 @@ def plan(
     if quiet:
         for problem in planned.problems:
             click.echo(f"error: {problem}", err=True)
-    context.exit(planned.exit_code)
+    click.get_current_context().exit(planned.exit_code)
 
 
 def _way(where: dict[str, Any], cluster: Cluster) -> tuple[str, int]:

@@ -418,7 +418,7 @@ class _Times:
         answered, part = self.runs.answered, self.runs.part
         if not answered.n_answered or self.whole.n_answered:
             return 0.0
-        more = getattr(answered, which) - getattr(part, which)
+        more = float(getattr(answered, which) - getattr(part, which))
         return max(0.0, more) * self.sizes.n_linked / answered.n_answered
 
     @property
@@ -539,7 +539,7 @@ def _planned(
     groups = grouped(steps, where.workers, rehearsed)
     tasks = tasks_of(sizes, refining=whole.n_rounds > 0)
     worst = max(tasks, key=lambda task: task.total)
-    problems = _problems(tasks)
+    problems = problems_of(tasks)
     per_iteration = (times.n_iterations + times.n_rounds) * sum(
         sum(times._iteration(which)) for which in ("iteration",)
     )
@@ -632,7 +632,7 @@ def _under(
     )
 
 
-def _problems(tasks: list[TaskMemory]) -> list[str]:
+def problems_of(tasks: list[TaskMemory]) -> list[str]:
     """Return why a fit would be refused here."""
     try:
         check_memory(tasks)

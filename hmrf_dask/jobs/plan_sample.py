@@ -35,7 +35,7 @@ PROBE = 2**18  # bytes that show how long documents are
 FILES = 2_000  # of one document each
 SEGMENTS = 8  # of other sources than files
 UNPACKED = 8  # times its bytes the text of a compressed file has, as a rule
-READ_AT_ONCE = 2**20
+READ_AT_ONCE = 512  # bytes: what breaks off is lost from there
 MODEST_ROWS = 500  # in a batch, so that a sample ends near where it should
 
 
@@ -196,7 +196,7 @@ def _read(found: DocumentSample, place: Place, columns: Columns, share: int) -> 
                 break
     found.n_read += n_read
     n_there = _rows_of(place.source) if is_counted else n_read
-    found.bytes_read += round(place.source.n_bytes * n_read / max(n_there, 1))
+    found.bytes_read += round((place.n_bytes or place.source.size) * n_read / max(n_there, 1))
     return n_there
 
 
@@ -254,8 +254,9 @@ def _places(
         at = int(np.searchsorted(ends, first, side="right"))
         source, inside = sources[at], first - int(ends[at] - sources[at].size)
         is_cut = _is_cut(source) and source.size > size // n_places
+        share = size // (n_places if is_cut else min(n_places, len(sources)))
         if is_cut or at not in chosen:
-            yield _stretch(source, inside, size // n_places, folder)
+            yield _stretch(source, inside, share, folder)
         chosen.add(at)
 
 
@@ -274,7 +275,8 @@ def _stretch(source: DocumentFile, inside: int, size: int, folder: str) -> Place
     if _is_cut(source):
         stop = min(inside + size, source.size)
         return Place(replace(source, hash=None, span=(inside, stop)), stop - inside, False)
-    return _beginning(source, size, folder)
+    packed = UNPACKED if source.compression != "none" else 1
+    return _beginning(source, size // packed, folder)
 
 
 def _beginning(source: DocumentFile, size: int, folder: str) -> Place:
@@ -284,7 +286,7 @@ def _beginning(source: DocumentFile, size: int, folder: str) -> Place:
     text = io.BytesIO()
     stream = decompressed(WatchedFile(io.BytesIO(data), source.path), source.compression)
     with suppress(OSError, ValueError, EOFError, pa.ArrowException):  # it breaks off
-        while text.tell() < UNPACKED * size and (part := stream.read(READ_AT_ONCE)):
+        while text.tell() < UNPACKED * BYTES and (part := stream.read(READ_AT_ONCE)):
             text.write(part)
     content = text.getvalue()
     content = content[: content.rfind(b"\n") + 1] or content

@@ -154,7 +154,7 @@ def case(kind: str) -> Any:
     return pytest.param(kind, marks=[*marks, *GROUPS.get(kind, [])])
 
 
-in_jobs = pytest.mark.parametrize("kind", map(case, KINDS))
+in_jobs = pytest.mark.parametrize("kind", list(map(case, KINDS)))
 
 
 @in_jobs

@@ -62,13 +62,13 @@ def _tasks(flow: DaskFlow, run: JobRun, packs: Sequence[CountedPack]) -> dict[in
                 counts = packs[number].counts
                 tasks[number] = flow.lazy(_live, counts, run.place, compared, list(later))
             if segment.segment.is_delta:
-                later += flow.persist([flow.lazy(_ids_of, packs[number][1:3], run.place)])
+                _, counts, record, _ = packs[number]
+                later += flow.persist([flow.lazy(_ids_of, counts, record, run.place)])
     return tasks
 
 
-def _ids_of(delta: tuple[CountedSource, PackRecord], place: Place) -> pa.Array:
+def _ids_of(counts: CountedSource, record: PackRecord, place: Place) -> pa.Array:
     """Return the ids of all documents that a delta has, or says are gone."""
-    counts, record = delta
     gone = [read_hashed(place.storage, name, decode_parquet)["id"] for name in record.gone]
     ids = [read_ids(place.storage, batch) for batch in counts.batches]
     return pa.chunked_array(

@@ -341,7 +341,7 @@ class _Writer:
             tuple(self._rejects),
             tuple(self._labels),
             tuple(self._kept),
-            tuple(self._gone),
+            gone=tuple(self._gone),
         )
 
     def write(self, parts: Sequence[tuple[int, Batch]]) -> Batch:

@@ -130,7 +130,12 @@ def contents_of(number: int, publication: Publication | None = None, **columns: 
     run = {"release": [number], "run": [f"{number:016x}"]}
     named = "" if publication is None else publication.table
     releases = pa.table(
-        {**run, "published": pa.array([number], pa.timestamp("us", "UTC")), "assignments": [named]}
+        {
+            **run,
+            "published": pa.array([number], pa.timestamp("us", "UTC")),
+            "assignments": [named],
+            "shown": [True],
+        }
     )
     entries = pa.table({"id": [str(one) for one in range(number)], "answer": ["same"] * number})
     appended = {
@@ -390,6 +395,28 @@ def test_who_locks_the_view_is_waited_for_until_a_deadline(
         threading.Timer(0.1, reader.connection.rollback).start()
         assert server.publish(2)
     assert server.rows("SELECT max(of) FROM clusters") == [("2",)]
+
+
+def test_who_began_before_a_switch_sees_the_release_of_then(server: Database) -> None:
+    """A transaction that repeats its reads finds the new view, and the rows of its snapshot."""
+    seen = "SELECT count(*), min(of), max(of), min(name), max(name) FROM clusters"
+    server.publish(1)
+    for number in (2, 3):
+        with open_database(server.url_env) as reader:
+            reader.rows("SELECT 1 FROM pg_class LIMIT 1")  # its snapshot is taken
+            server.publish(number)
+            before = str(number - 1)
+            whole = [(4 * number - 4, before, before, f"one {before}", f"zero {before}")]
+            assert reader.rows(seen) == whole
+            assert reader.rows("SELECT max(name) FROM clusters_clusters") == [(f"zero {before}",)]
+            assert server.rows(seen)[0][1] == str(number)
+    contents = contents_of(3)
+    named = contents.clusters.set_column(1, "name", pa.array(["A", "B"]))
+    with open_database(server.url_env) as reader:
+        reader.rows("SELECT 1 FROM pg_class LIMIT 1")
+        server.publish(3, contents=contents._replace(clusters=named), names="9f3c")
+        assert reader.rows("SELECT min(name) FROM clusters") == [("one 3",)]
+        assert server.rows("SELECT min(name) FROM clusters") == [("A",)]
 
 
 def test_settings_of_a_role_end_no_publishing(server: Database) -> None:

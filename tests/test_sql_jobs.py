@@ -14,7 +14,7 @@ from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import assigned, run
 from tests.support.long_cases import long, long_but
 from tests.support.postgres import Postgres
-from tests.support.tables import NAME, Tickets, write_sql_job
+from tests.support.tables import BOTH, NAME, Tickets, write_sql_job
 
 DELETED = {"changed": "updated", "deleted": "closed"}
 
@@ -40,6 +40,7 @@ def same(one: Any, other: Any) -> None:
     assert (one.fit, one.vocabulary["terms"]) == (other.fit, other.vocabulary["terms"])
 
 
+@pytest.mark.parametrize("tickets", BOTH, indirect=True)
 def test_a_table_gives_the_release_of_files_bit_for_bit(tickets: Tickets, tmp_path: Path) -> None:
     corpus = JobCorpus(tmp_path / "tables")
     documents = corpus.draw(90)
@@ -53,7 +54,7 @@ def test_a_table_gives_the_release_of_files_bit_for_bit(tickets: Tickets, tmp_pa
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, *long({"changed": "updated"}), DELETED],
+    [*long({}, {"changed": "updated"}), DELETED],
     ids=["hashes", "changed", "deleted"],
 )
 def test_a_second_night_tells_new_changed_and_gone(
@@ -96,6 +97,7 @@ def test_a_fault_while_rows_are_read_ends_with_75_and_the_next_run_with_the_same
     assert faults.outcome(kind, 1, after) == ("done" if kind == "rows change" else "exit 75")
 
 
+@pytest.mark.long
 def test_a_night_reads_what_changed_alone(
     database: str, postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,9 @@ from hmrf_dask.documents.segments import DocumentSegment
 from hmrf_dask.documents.sources import GONE, Listing, Segment
 from hmrf_dask.documents.sql import SqlSource, open_sql
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceUnavailableError
+from tests.support.long_cases import long_but
 from tests.support.postgres import Postgres, run
-from tests.support.tables import NAME, Tickets, documents_of, taken
+from tests.support.tables import BOTH, NAME, Tickets, documents_of, taken
 
 FEW = [{"id": f"t {n:03}", "text": f"text of {n}"} for n in range(100)]
 PLAIN = {"query": "SELECT * FROM tickets", "url_env": NAME, "key": "id"}
@@ -92,6 +93,7 @@ def test_a_range_that_grew_is_cut(tickets: Tickets) -> None:
     assert len(documents_of(source, after)) == 220
 
 
+@pytest.mark.long
 def test_bounds_of_another_type_are_not_kept(made: str) -> None:
     run(
         made,
@@ -126,18 +128,19 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", long_but(["text"], KEYS))
 def test_keys_of_all_types_are_ids(made: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql, "SEGMENT_ROWS", 1)
-    run(made, f"CREATE TABLE tickets (id {kind} PRIMARY KEY, text text)")
-    for key in KEYS[kind]:
-        value = key.replace("'", "''")
-        run(made, f"INSERT INTO tickets VALUES ('{value}', 'about ' || '{value}')")
+    monkeypatch.setattr(sql, "SEGMENT_ROWS", 2)
+    values = (key.replace("'", "''") for key in KEYS[kind])
+    rows = ", ".join(f"('{one}', 'about ' || '{one}')" for one in values)
+    table = f"CREATE TABLE tickets (id {kind} PRIMARY KEY, text text)"
+    run(made, table, f"INSERT INTO tickets VALUES {rows}")
     texts = dict(run(made, "SELECT id::text, text FROM tickets"))
     source = open_sql("tickets", PLAIN, Columns())
-    assert len(listed(source).segments) == len(KEYS[kind])
+    listing = listed(source)
+    assert len(listing.segments) == -(-len(KEYS[kind]) // 2)
+    assert listed(source, listing) == listing
     assert taken(source) == (texts, {})
-    assert listed(source, listed(source)) == listed(source)
 
 
 def test_parts_of_a_key_make_one_id(tickets: Tickets) -> None:
@@ -239,6 +242,7 @@ def test_nul_characters_are_read_or_refused_under_their_key(
     assert batch.column(0).to_pylist() == ["b\0c"]
 
 
+@pytest.mark.long
 def test_types_of_postgres_are_read_as_texts(made: str) -> None:
     run(made, "CREATE TYPE mood AS ENUM ('glad', 'sad')")
     run(
@@ -277,6 +281,7 @@ def spread(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**one, "updated": f"2026-01-01T{n:02}:00:00+00:00"} for n, one in enumerate(documents)]
 
 
+@pytest.mark.parametrize("tickets", BOTH, indirect=True)
 def test_only_what_changed_is_in_a_delta(tickets: Tickets, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmrf_dask.documents.sqlite_query._OVERLAP_ROWS", 2)
     tickets.make()
@@ -351,6 +356,7 @@ def test_times_to_come_and_no_times_hide_nothing(tickets: Tickets) -> None:
 # ---- while it is read
 
 
+@pytest.mark.parametrize("tickets", BOTH, indirect=True)
 def test_rows_that_change_while_they_are_read_are_as_they_were_or_refused(tickets: Tickets) -> None:
     tickets.make()
     tickets.put(FEW)

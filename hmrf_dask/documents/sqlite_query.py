@@ -195,11 +195,13 @@ class _Hash:
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Take rows in."""
-        self._hashes = self._hashes or [hashlib.blake2b(digest_size=16) for _ in batch.columns]
-        for column, hashed in zip(batch.columns, self._hashes, strict=True):
+        n_hashes = 2 * batch.num_columns  # lengths and bytes lie in batches apart from each other
+        self._hashes = self._hashes or [hashlib.blake2b(digest_size=16) for _ in range(n_hashes)]
+        for number, column in enumerate(batch.columns):
             lengths = pc.fill_null(pc.binary_length(column.cast(pa.large_binary())), -1)
-            hashed.update(lengths.cast(pa.int64()).to_numpy(zero_copy_only=False).tobytes())
-            hashed.update(_bytes_of(column))
+            whole = lengths.cast(pa.int64()).to_numpy(zero_copy_only=False).tobytes()
+            self._hashes[2 * number].update(whole)
+            self._hashes[2 * number + 1].update(_bytes_of(column))
 
     def digest(self) -> str:
         """Return the hash of all rows so far."""

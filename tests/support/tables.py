@@ -106,10 +106,12 @@ def write_sql_job(corpus: JobCorpus, settings: dict[str, Any] | None = None, **j
     return path
 
 
-POSTGRES = pytest.param("postgresql", marks=pytest.mark.xdist_group("postgres"))
+_GROUP = pytest.mark.xdist_group("postgres")
+# A connection to PostgreSQL takes a twentieth of a second of CPU: most tests make do with SQLite.
+BOTH = [pytest.param("postgresql", marks=_GROUP), "sqlite"]
 
 
-@pytest.fixture(params=[POSTGRES, "sqlite"])
+@pytest.fixture(params=[pytest.param("postgresql", marks=[_GROUP, pytest.mark.long]), "sqlite"])
 def tickets(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Tickets:

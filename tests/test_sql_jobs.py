@@ -92,7 +92,8 @@ def test_a_fault_while_rows_are_read_ends_with_75_and_the_next_run_with_the_same
     database: str, postgres: Postgres, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(NAME, database)
-    faults = Faults(postgres, tmp_path, 60)
+    monkeypatch.setattr(sql, "SEGMENT_ROWS", 1000)
+    faults = Faults(postgres, tmp_path, 300 if kind == "disk full" else 60)
     after = 0.0 if kind in ("disk full", "rows change") else 0.05
     assert faults.outcome(kind, 1, after) == ("done" if kind == "rows change" else "exit 75")
 

@@ -19,6 +19,7 @@ from hmrf_dask.documents.delimited import encode_lines, read_csv, read_jsonl
 from hmrf_dask.documents.files import DocumentFile, SegmentLines
 from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.documents.parquet import read_parquet, rows_of
+from hmrf_dask.documents.plain_rows import is_plain
 from hmrf_dask.documents.records import (
     BadRecord,
     DamagedFile,
@@ -164,14 +165,23 @@ def batches_of(
             yield rows
             continue
         there, gone = _parted(rows, columns)
-        for place, row in enumerate(rows_of(there, columns.in_order, 0)):
-            if isinstance(row, BadRecord):
-                builder.reject(0, _id_at(there, columns, place), row.reason, row.raw)
-            else:
-                builder.add(record_of(columns, 0, row.values, None))
+        if is_plain(there, columns):
+            ids, texts = (there.column(one) for one in (columns.id, columns.texts[0]))
+            builder.add_plain(ids.cast(pa.string()).to_pylist(), texts.to_pylist())
+        else:
+            _add_rows(builder, there, columns)
         batch = builder.finish()
         batch.gone = gone
         yield batch
+
+
+def _add_rows(builder: _Builder, rows: pa.RecordBatch, columns: Columns) -> None:
+    """Take rows in, one by one."""
+    for place, row in enumerate(rows_of(rows, columns.in_order, 0)):
+        if isinstance(row, BadRecord):
+            builder.reject(0, _id_at(rows, columns, place), row.reason, row.raw)
+        else:
+            builder.add(record_of(columns, 0, row.values, None))
 
 
 def _id_at(rows: pa.RecordBatch, columns: Columns, place: int) -> str | None:
@@ -313,6 +323,14 @@ class _Builder:
             texts.append(parts[number] or "" if parts else text)
         if self._columns.embedding is not None:
             self._embeddings.append(embedding)
+
+    def add_plain(self, ids: list[str], texts: list[str]) -> None:
+        """Take the ids and texts of documents in, of which nothing is wrong; see `is_plain`."""
+        batch = self._batch
+        batch.ids += ids
+        batch.texts += texts
+        batch.lines += [0] * len(ids)
+        self.bytes += sum(map(len, texts))
 
     def reject(
         self, line: int, id_: str | None, reason: str, raw: str, *, whole_rest: bool = False

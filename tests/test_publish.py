@@ -13,12 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.constraints.answer_files import parse_lines
-from hmrf_dask.constraints.answer_query import named_after, query_answers
 from hmrf_dask.databases import connection as opened
 from hmrf_dask.databases.connection import open_database
 from hmrf_dask.databases.publication import (
@@ -30,7 +27,6 @@ from hmrf_dask.databases.publication import (
     Rows,
 )
 from hmrf_dask.databases.relations import Mark, Relations
-from hmrf_dask.documents.manifest import load_manifest
 from hmrf_dask.errors import (
     ConfigurationError,
     HeldError,
@@ -588,36 +584,3 @@ def test_mistakes_of_the_job_file(job: Path, change: dict[str, str], words: str)
     with pytest.raises(ConfigurationError, match=words) as caught:
         load_job(str(job), {"publish": {"sql": sql}})
     assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("sql", "words"),
-    [
-        ({"query": "delete from judged", "url_env": "TICKETS_URL"}, "must be one select"),
-        ({"query": "select 1", "url_env": "sqlite:///x:hunter2@y"}, "url_env"),
-    ],
-)
-def test_mistakes_of_queried_answers(job: Path, sql: dict[str, str], words: str) -> None:
-    manifest = job.parent / "manifest.yaml"
-    content = yaml.safe_load(manifest.read_text()) | {"answers": {"sql": sql}}
-    manifest.write_text(yaml.safe_dump(content))
-    with pytest.raises(ConfigurationError, match=words) as caught:
-        load_manifest(manifest)
-    assert "hunter2" not in str(caught.value)
-
-
-def test_answers_in_any_type_and_order(place: Database) -> None:
-    """Ids are text as those of documents are, and no order of rows makes other bytes."""
-    kinds = "numeric, b uuid" if place.dialect == "postgresql" else "text, b text"
-    one = "0b2f4a66-8c1a-4b6e-9f0e-1d2c3b4a5f60"
-    place.rows(f"CREATE TABLE judged (a {kinds}, kind boolean, trust real, said timestamp)")
-    place.rows(f"INSERT INTO judged VALUES ('7', '{one}', true, 0.5, '2026-11-20 10:00:00')")
-    place.rows(f"INSERT INTO judged VALUES ('12', '{one}', false, null, null)")
-    query = "select a, b, kind, trust, said as time from judged order by a"
-    data = query_answers(place.url_env, query)
-    assert data == query_answers(place.url_env, f"{query} desc")
-    found = parse_lines(data, named_after(place.url_env))
-    assert sorted(found.pairs.tolist()) == [["12", one], ["7", one]]
-    assert not found.bad
-    with pytest.raises(ConfigurationError, match=r"the columns must be a, b, kind .*\(select x AS"):
-        query_answers(place.url_env, "select a as first, b as second from judged")

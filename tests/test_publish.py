@@ -13,12 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
-from hmrf_dask.constraints.answer_files import parse_lines
-from hmrf_dask.constraints.answer_query import named_after, query_answers
 from hmrf_dask.databases import connection as opened
 from hmrf_dask.databases.connection import open_database
 from hmrf_dask.databases.publication import (
@@ -30,7 +27,6 @@ from hmrf_dask.databases.publication import (
     Rows,
 )
 from hmrf_dask.databases.relations import Mark, Relations
-from hmrf_dask.documents.manifest import load_manifest
 from hmrf_dask.errors import (
     ConfigurationError,
     HeldError,
@@ -130,7 +126,12 @@ def contents_of(number: int, publication: Publication | None = None, **columns: 
     run = {"release": [number], "run": [f"{number:016x}"]}
     named = "" if publication is None else publication.table
     releases = pa.table(
-        {**run, "published": pa.array([number], pa.timestamp("us", "UTC")), "assignments": [named]}
+        {
+            **run,
+            "published": pa.array([number], pa.timestamp("us", "UTC")),
+            "assignments": [named],
+            "shown": [True],
+        }
     )
     entries = pa.table({"id": [str(one) for one in range(number)], "answer": ["same"] * number})
     appended = {
@@ -392,6 +393,28 @@ def test_who_locks_the_view_is_waited_for_until_a_deadline(
     assert server.rows("SELECT max(of) FROM clusters") == [("2",)]
 
 
+def test_who_began_before_a_switch_sees_the_release_of_then(server: Database) -> None:
+    """A transaction that repeats its reads finds the new view, and the rows of its snapshot."""
+    seen = "SELECT count(*), min(of), max(of), min(name), max(name) FROM clusters"
+    server.publish(1)
+    for number in (2, 3):
+        with open_database(server.url_env) as reader:
+            reader.rows("SELECT 1 FROM pg_class LIMIT 1")  # its snapshot is taken
+            server.publish(number)
+            before = str(number - 1)
+            whole = [(4 * number - 4, before, before, f"one {before}", f"zero {before}")]
+            assert reader.rows(seen) == whole
+            assert reader.rows("SELECT max(name) FROM clusters_clusters") == [(f"zero {before}",)]
+            assert server.rows(seen)[0][1] == str(number)
+    contents = contents_of(3)
+    named = contents.clusters.set_column(1, "name", pa.array(["A", "B"]))
+    with open_database(server.url_env) as reader:
+        reader.rows("SELECT 1 FROM pg_class LIMIT 1")
+        server.publish(3, contents=contents._replace(clusters=named), names="9f3c")
+        assert reader.rows("SELECT min(name) FROM clusters") == [("one 3",)]
+        assert server.rows("SELECT min(name) FROM clusters") == [("A",)]
+
+
 def test_settings_of_a_role_end_no_publishing(server: Database) -> None:
     server.rows("ALTER ROLE tests SET idle_in_transaction_session_timeout = '50ms'")
     server.rows("ALTER ROLE tests SET standard_conforming_strings = off")
@@ -561,36 +584,3 @@ def test_mistakes_of_the_job_file(job: Path, change: dict[str, str], words: str)
     with pytest.raises(ConfigurationError, match=words) as caught:
         load_job(str(job), {"publish": {"sql": sql}})
     assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("sql", "words"),
-    [
-        ({"query": "delete from judged", "url_env": "TICKETS_URL"}, "must be one select"),
-        ({"query": "select 1", "url_env": "sqlite:///x:hunter2@y"}, "url_env"),
-    ],
-)
-def test_mistakes_of_queried_answers(job: Path, sql: dict[str, str], words: str) -> None:
-    manifest = job.parent / "manifest.yaml"
-    content = yaml.safe_load(manifest.read_text()) | {"answers": {"sql": sql}}
-    manifest.write_text(yaml.safe_dump(content))
-    with pytest.raises(ConfigurationError, match=words) as caught:
-        load_manifest(manifest)
-    assert "hunter2" not in str(caught.value)
-
-
-def test_answers_in_any_type_and_order(place: Database) -> None:
-    """Ids are text as those of documents are, and no order of rows makes other bytes."""
-    kinds = "numeric, b uuid" if place.dialect == "postgresql" else "text, b text"
-    one = "0b2f4a66-8c1a-4b6e-9f0e-1d2c3b4a5f60"
-    place.rows(f"CREATE TABLE judged (a {kinds}, kind boolean, trust real, said timestamp)")
-    place.rows(f"INSERT INTO judged VALUES ('7', '{one}', true, 0.5, '2026-11-20 10:00:00')")
-    place.rows(f"INSERT INTO judged VALUES ('12', '{one}', false, null, null)")
-    query = "select a, b, kind, trust, said as time from judged order by a"
-    data = query_answers(place.url_env, query)
-    assert data == query_answers(place.url_env, f"{query} desc")
-    found = parse_lines(data, named_after(place.url_env))
-    assert sorted(found.pairs.tolist()) == [["12", one], ["7", one]]
-    assert not found.bad
-    with pytest.raises(ConfigurationError, match=r"the columns must be a, b, kind .*\(select x AS"):
-        query_answers(place.url_env, "select a as first, b as second from judged")

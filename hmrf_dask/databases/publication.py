@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -63,6 +64,7 @@ class Publication:
         self._relations = KINDS[database.dialect](database, schema if dot else None)
         self._mark, self._id_type = mark, id_type
         self._longest = 0  # bytes of an id
+        self._columns: list[str] = []  # of the assignments
 
     # ---- what is there
 
@@ -133,9 +135,13 @@ class Publication:
             if before is None or not (is_there and before.is_same_release(self._mark)):
                 self._write_assignments(contents, there)
             self._write_clusters(contents.clusters, there)
+            if relations.key_of(self._of(RELEASES)) in there:
+                releases = relations.quoted(self._of(RELEASES))
+                relations.run(f"UPDATE {releases} SET shown = false WHERE shown")
             for part, rows in contents.appended.items():
-                self._append(f"{self._name}_{part}", rows, there)
-            relations.switch(self._views(contents), patience)
+                self._append(self._of(part), rows, there)
+            self._columns = contents.schema.names
+            relations.switch(self._views(before, there), patience)
             confirm()
             relations.commit()
         except BaseException:
@@ -150,7 +156,7 @@ class Publication:
         return self._own("r")
 
     def _own(self, letter: str) -> str:
-        return f"{self._name}_{letter}{self._mark.release}_{self._mark.run[:6]}"
+        return self._named(letter, self._mark)
 
     def _cleared(self, name: str, there: Mapping[str, Relation]) -> None:
         """Remove a table of an attempt of ours; refuse one of somebody else."""
@@ -219,21 +225,65 @@ class Publication:
             table = table.filter(pc.invert(pc.is_in(table[column], value_set=known)))
         relations.load(name, table.schema, iter([table]))
 
-    def _views(self, contents: Contents) -> tuple[View, View]:
-        """Return the views of the release: clusters, and assignments with names of clusters."""
-        clusters = self._relations.quoted(self._own("c"))
-        id_, cluster, *others = contents.schema.names
-        columns = [f"a.{quoted(id_)}", f"a.{quoted(cluster)}"]
-        columns += ["coalesce(c.name, 'outliers') AS name"]
-        columns += [f"a.{quoted(name)}" for name in others]
-        joined = (
-            f"SELECT {', '.join(columns)} FROM {self._relations.quoted(self.table)} a "
-            f"LEFT JOIN {clusters} c ON c.cluster = a.cluster"
+    def _views(self, before: Mark | None, there: Mapping[str, Relation]) -> tuple[View, View]:
+        """Return the views of the release: assignments with names of clusters, and clusters.
+
+        PostgreSQL takes the definition of a view that is there now, and the rows that were there
+        when a transaction began: one that began before would see tables without a row. So a view
+        has the release before, too, where its columns are the same, and a row says which it shows.
+        """
+        runs, columns_of = [self._mark], self._relations.columns_of
+        own = [columns_of(self.table), columns_of(self._own("c"))]
+        last = self._before(before)
+        if last is not None and all(own):
+            names = [self._named(letter, last) for letter in "rc"]
+            are_there = all(self._relations.key_of(name) in there for name in names)
+            if are_there and [columns_of(name) for name in names] == own:
+                runs.append(last)
+        assigned = " UNION ALL ".join(map(self._joined, runs))
+        clusters = " UNION ALL ".join(
+            f"SELECT * FROM {self._quoted('c', run)}{self._where(run)}" for run in runs
         )
         return (
-            View(self._name, joined, self._mark),
-            View(f"{self._name}_{CLUSTERS}", f"SELECT * FROM {clusters}", self._mark),
+            View(self._name, assigned, self._mark),
+            View(f"{self._name}_{CLUSTERS}", clusters, self._mark),
         )
+
+    def _before(self, shown: Mark | None) -> Mark | None:
+        """Return the mark of the release before the one that is published, None where none is."""
+        if shown is not None and not shown.is_same_release(self._mark):
+            return shown
+        rows = self._relations.rows(
+            f"SELECT release, run FROM {self._relations.quoted(self._of(RELEASES))} "
+            f"WHERE run <> {literal(self._mark.run)} ORDER BY published DESC LIMIT 1"
+        )
+        return replace(self._mark, release=rows[0][0], run=rows[0][1]) if rows else None
+
+    def _joined(self, run: Mark) -> str:
+        columns = self._columns
+        chosen = [f"a.{quoted(columns[0])}", f"a.{quoted(columns[1])}"]
+        chosen += ["coalesce(c.name, 'outliers') AS name"]
+        chosen += [f"a.{quoted(name)}" for name in columns[2:]]
+        return (
+            f"SELECT {', '.join(chosen)} FROM {self._quoted('r', run)} a "
+            f"LEFT JOIN {self._quoted('c', run)} c ON c.cluster = a.cluster{self._where(run)}"
+        )
+
+    def _where(self, run: Mark) -> str:
+        """Return what lets a part of a view show its rows only where it is the release shown."""
+        if not self._relations.has_older_readers:
+            return ""
+        releases = self._relations.quoted(self._of(RELEASES))
+        return f" WHERE EXISTS (SELECT 1 FROM {releases} WHERE shown AND run = {literal(run.run)})"
+
+    def _of(self, part: str) -> str:
+        return f"{self._name}_{part}"
+
+    def _quoted(self, letter: str, run: Mark) -> str:
+        return self._relations.quoted(self._named(letter, run))
+
+    def _named(self, letter: str, run: Mark) -> str:
+        return f"{self._name}_{letter}{run.release}_{run.run[:6]}"
 
     # ---- what is old
 
@@ -243,11 +293,11 @@ class Publication:
         relations.begin(self._name, patience)
         try:
             there = relations.beginning_with(self._name)
-            releases = relations.quoted(f"{self._name}_{RELEASES}")
+            releases = relations.quoted(self._of(RELEASES))
             rows = relations.rows(
                 f"SELECT release, run FROM {releases} ORDER BY published DESC, release DESC"
             )
-            kept = {(int(release), run) for release, run in rows[:keep]}
+            kept = {(int(release), run) for release, run in rows[: max(keep, 2)]}  # of the views
             for name, kind, mark in there.values():
                 if mark is None or kind != TABLE or (mark.release, mark.run) in kept:
                     continue
@@ -261,7 +311,7 @@ class Publication:
 
     def _note_removed(self, name: str) -> None:
         """Let the list of releases name no table that is gone."""
-        releases, value = self._relations.quoted(f"{self._name}_{RELEASES}"), literal(name)
+        releases, value = self._relations.quoted(self._of(RELEASES)), literal(name)
         self._relations.run(f"UPDATE {releases} SET assignments = NULL WHERE assignments = {value}")
 
 

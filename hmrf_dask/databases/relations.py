@@ -112,6 +112,7 @@ class Relations(ABC):
     """
 
     types: ClassVar[dict[pa.DataType, str]]
+    has_older_readers: ClassVar[bool]  # who may see a new definition of a view and old rows
 
     def __init__(self, database: Database, schema: str | None) -> None:
         self._database = database
@@ -154,6 +155,10 @@ class Relations(ABC):
         return self._database.rows(query, values or None)
 
     # ---- what is made
+
+    @abstractmethod
+    def columns_of(self, name: str) -> list[tuple[str, str]]:
+        """Return names and types of the columns of a table, none where nobody asks for them."""
 
     @abstractmethod
     def create(self, name: str, schema: pa.Schema, mark: Mark) -> None:
@@ -222,6 +227,7 @@ class Relations(ABC):
 class PostgresRelations(Relations):
     """Relations of PostgreSQL."""
 
+    has_older_readers = True
     types: ClassVar[dict[pa.DataType, str]] = {
         pa.string(): "text",
         pa.int32(): "integer",
@@ -293,6 +299,16 @@ class PostgresRelations(Relations):
     def key_of(self, name: str) -> str:
         """Return the name, whose capitals count."""
         return name
+
+    def columns_of(self, name: str) -> list[tuple[str, str]]:
+        """Return names and types of the columns of a table."""
+        found = self.rows(
+            "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute "
+            "WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped "
+            "ORDER BY attnum",
+            self.quoted(name),
+        )
+        return [(column, kind) for column, kind in found]
 
     def create(self, name: str, schema: pa.Schema, mark: Mark) -> None:
         """Make an empty table."""
@@ -395,6 +411,7 @@ class PostgresRelations(Relations):
 class SqliteRelations(Relations):
     """Relations of SQLite, where one transaction at a time writes."""
 
+    has_older_readers = False
     types: ClassVar[dict[pa.DataType, str]] = {
         pa.string(): "TEXT",
         pa.int32(): "INTEGER",
@@ -442,6 +459,10 @@ class SqliteRelations(Relations):
 
     def refuse_unwritable(self) -> None:
         """Do nothing: who may write the file may make tables."""
+
+    def columns_of(self, name: str) -> list[tuple[str, str]]:  # noqa: ARG002 (of no table)
+        """Return none: a view shows one release, as definitions are of the snapshot of rows."""
+        return []
 
     def convert(self, name: str, column: str, kind: str) -> None:
         """Do nothing: there are no such types."""

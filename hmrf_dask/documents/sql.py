@@ -43,7 +43,7 @@ from hmrf_dask.redaction import shortened
 if TYPE_CHECKING:
     from hmrf_dask.documents.manifest import Columns
 
-SEGMENT_BYTES: Final = 32 * 2**20
+SEGMENT_BYTES: Final = 64 * 2**20
 SEGMENT_ROWS: Final = 100_000
 _AS_LISTED = "as listed"
 _MOST_IDS = 1_000  # that are asked for by name; of more the whole segment is read

@@ -58,6 +58,7 @@ _RELEASES = pa.schema(
         ("clusters", pa.int64()),
         *((name, pa.int64()) for name in ("new", "changed", "gone", "moved")),
         ("assignments", pa.string()),
+        ("shown", pa.bool_()),
     ]
 )
 _CHANGES = pa.schema(
@@ -188,6 +189,7 @@ def _contents(inputs: Inputs, released: _Released, table: str, *, journal: bool)
         "clusters": len(clusters),
         **{name: documents[name] for name in ("new", "changed", "gone", "moved")},
         "assignments": table,
+        "shown": True,
     }
     changes = [run | _change(one) for one in lineage.changes]
     appended = {

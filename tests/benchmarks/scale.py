@@ -151,6 +151,8 @@ def _judged(setting: Setting, slept: float, found: dict[str, Any], watch: Watch)
     marks = [marks[0], *(one for one in marks[1:] if one["moved"])]
     walls = [one["wall"] for one in marks]
     number = len(walls) - 1
+    if not number:
+        raise RuntimeError(f"the fit of {setting} must have iterations, got {found['marks']}")
     links, cpu = watch.between(walls[0], walls[-1])
     workers = [name for name in cpu if name.startswith("worker")]
     busiest = links[1:][links[1:].sum(axis=1).argmax()]

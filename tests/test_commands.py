@@ -24,6 +24,7 @@ from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.group import AGAIN
 from hmrf_dask.errors import ClusterError, ConfigurationError, InvalidInputError
 from hmrf_dask.jobs.demo import ClusterSummary, DemoResult, FewAnswers
+from hmrf_dask.jobs.plan import Plan, Workers
 from tests.support.job_corpus import JobCorpus
 
 # What does the work of each command. `completion` prints a script for a shell, no result.
@@ -31,6 +32,7 @@ WORK = {
     "run": "hmrf_dask.jobs.inputs.gather",
     "check": "hmrf_dask.jobs.check.check_manifest",
     "suggest-k": "hmrf_dask.jobs.suggest.suggest_for",
+    "plan": "hmrf_dask.jobs.plan.plan_job",
     "inspect": "hmrf_dask.jobs.places.inspect_output",
     "report": "hmrf_dask.jobs.report.write_report",
     "ask": "hmrf_dask.jobs.ask.asked",
@@ -74,6 +76,7 @@ def _given(folder: Path, name: str) -> list[str]:
         "run": [str(folder / "job.yaml")],
         "check": [str(folder / "manifest.yaml")],
         "suggest-k": [str(folder / "job.yaml"), "--most=3"],
+        "plan": [str(folder / "job.yaml"), "--threads=2"],
         "inspect": [str(folder / "out")],
         "report": [str(folder / "out")],
         "ask": [str(folder / "out"), "-n2"],
@@ -100,6 +103,22 @@ def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = (1, few, few, no_pairs, 1, "settled", [cluster], files, 1.0)
     result = DemoResult(1, 1, 1, 1, *shares, *shown)
     monkeypatch.setattr(WORK["demo"], lambda *_, **__: result)
+
+
+@pytest.fixture(autouse=True)
+def short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a plan, which rehearses a job five times and has tests of its own, end at once."""
+    documents = {"estimated": 45, "plus_or_minus": 0, "files": 3, "bytes": 9, "read": 45}
+    documents |= {"bytes_read": 9, "rehearsed": 45, "bad_records": 0, "characters": 9, "entries": 9}
+    memory = {"rows": 1, "rows_stay": True, "centroids": 1, "largest_task": 1, "driver": 1}
+    memory |= {"largest_task_is": "a task needs 1 MiB", "worker": 0}
+    store = {"read": 9, "written": 9, "to_a_worker_each_iteration": 0}
+    result = Plan(
+        "threads", 2, 2, documents, 10, {"n_clusters": 3, "asked": 3},
+        {"pairs": 6, "documents": 9}, memory, store, {"fit": 1.0}, 1.0, (1.0, 1.0),
+        {"iterations": 1}, [Workers(2, 1.0, 1, 0, 0.1, None)], "fit", ["a first run"],
+    )  # fmt: skip
+    monkeypatch.setattr(WORK["plan"], lambda *_, **__: result)
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,9 +55,7 @@ where_to_plan = with_options(
     "--price", type=Number(RANGES["price"].problem), help="Of an hour of the machine or a worker."
 )
 @how_to_print
-@click.pass_context
 def plan(
-    context: click.Context,
     job_file: str,
     sample: int,
     price: float | None,
@@ -81,14 +80,14 @@ def plan(
         inputs = gather(load_job(job_file), job_file)
         way, workers = _way(where, inputs.job.cluster)
         here = {way: min(workers, psutil.cpu_count() or 1)}
-        with connected_to(here):
+        with closing(inputs.documents), connected_to(here):
             began = psutil.Process().create_time()
             planned = plan_job(inputs, Where(way, workers, price, began), sample=sample, tell=tell)
     print_result(planned, as_json=as_json, quiet=quiet)
     if quiet:
         for problem in planned.problems:
             click.echo(f"error: {problem}", err=True)
-    context.exit(planned.exit_code)
+    click.get_current_context().exit(planned.exit_code)
 
 
 def _way(where: dict[str, Any], cluster: Cluster) -> tuple[str, int]:

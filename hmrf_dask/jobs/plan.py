@@ -39,7 +39,7 @@ from hmrf_dask.flow.cluster import memory_of_all
 from hmrf_dask.jobs.answers import Given, read_answers
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import Method
-from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample
+from hmrf_dask.jobs.plan_sample import DocumentSample, sample_of
 from hmrf_dask.jobs.rehearsal import (
     BEGINNING,
     ENDING,
@@ -152,7 +152,7 @@ def plan_job(inputs: Inputs, where: Where, *, sample: int = SAMPLE, tell: Tell =
     given = read_answers(inputs.answers, inputs.job.annotators, inputs.journal)
     with tempfile.TemporaryDirectory(prefix="hmrf-plan-") as folder:
         tell({"step": "read a sample"})
-        documents = read_sample(inputs.sources, inputs.manifest.documents, sample, folder)
+        documents = sample_of(inputs.segments, inputs.manifest.documents, sample, folder)
         began = time.perf_counter()
         pairs = given.with_classes()
         asked = Rehearsed(inputs, documents, folder, tuple(_in_places(pairs, documents)))
@@ -418,7 +418,7 @@ class _Times:
         answered, part = self.runs.answered, self.runs.part
         if not answered.n_answered or self.whole.n_answered:
             return 0.0
-        more = getattr(answered, which) - getattr(part, which)
+        more = float(getattr(answered, which) - getattr(part, which))
         return max(0.0, more) * self.sizes.n_linked / answered.n_answered
 
     @property
@@ -539,7 +539,7 @@ def _planned(
     groups = grouped(steps, where.workers, rehearsed)
     tasks = tasks_of(sizes, refining=whole.n_rounds > 0)
     worst = max(tasks, key=lambda task: task.total)
-    problems = _problems(tasks)
+    problems = problems_of(tasks)
     per_iteration = (times.n_iterations + times.n_rounds) * sum(
         sum(times._iteration(which)) for which in ("iteration",)
     )
@@ -632,7 +632,7 @@ def _under(
     )
 
 
-def _problems(tasks: list[TaskMemory]) -> list[str]:
+def problems_of(tasks: list[TaskMemory]) -> list[str]:
     """Return why a fit would be refused here."""
     try:
         check_memory(tasks)
@@ -653,5 +653,5 @@ def _assumed(inputs: Inputs, where: Where, sizes: _Sizes, rehearsed: int) -> Ite
     if sizes.n_documents > sizes.sample.n_documents:
         yield "the sample has more documents than were counted"
     yield "a first run: later ones read new files alone and begin with the last centroids"
-    if any("://" in source.url for source in inputs.sources):
+    if any(one.file is None or "://" in one.file.url for one in inputs.segments):
         yield "reading of the store was measured on the sample; writing to it was not"

@@ -24,6 +24,7 @@ from hmrf_dask.documents.batches import Batch, read_batches
 from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.segments import DocumentSegment
 from hmrf_dask.documents.streams import WatchedFile, decompressed, open_file, state_of
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.storage.remote import explained
@@ -32,8 +33,9 @@ PLACES = 32
 BYTES = 32 * 2**20  # of a sample, at most
 PROBE = 2**18  # bytes that show how long documents are
 FILES = 2_000  # of one document each
+SEGMENTS = 8  # of other sources than files
 UNPACKED = 8  # times its bytes the text of a compressed file has, as a rule
-READ_AT_ONCE = 2**20
+READ_AT_ONCE = 512  # bytes: what breaks off is lost from there
 MODEST_ROWS = 500  # in a batch, so that a sample ends near where it should
 
 
@@ -77,6 +79,57 @@ class DocumentSample:
         Random(0).shuffle(order)
         self.ids = [self.ids[place] for place in order]
         self.records = [self.records[place] for place in order]
+
+
+def sample_of(
+    segments: Sequence[DocumentSegment], columns: Columns, most: int, folder: str
+) -> DocumentSample:
+    """Return at most `most` documents of files, or of other sources where there are any."""
+    files = [one.file for one in segments if one.file is not None]
+    if len(files) == len(segments):
+        return read_sample(files, columns, most, folder)
+    return _of_segments([one for one in segments if one.file is None], most)
+
+
+def _of_segments(segments: Sequence[DocumentSegment], most: int) -> DocumentSample:
+    """Return the first documents of some segments, whose ids are counted for the number of all."""
+    found = DocumentSample(len(segments), sum(one.size for one in segments))
+    n_chosen = min(len(segments), SEGMENTS)
+    chosen = [segments[number * len(segments) // n_chosen] for number in range(n_chosen)]
+    rates, places = list[tuple[int, int]](), list[Place]()
+    for number, segment in enumerate(chosen):
+        share = math.ceil((most - len(found.records)) / (n_chosen - number))
+        n_there = sum(map(len, segment.keys()))
+        began = time.perf_counter()
+        n_read = _read_first(found, segment, share)
+        found.seconds += time.perf_counter() - began
+        found.bytes_read += round(segment.size * n_read / max(n_there, 1))
+        rates.append((n_there, segment.size))
+        places.append(Place(DocumentFile(segment.name, "", segment.size, ""), segment.size, True))
+    if not found.n_read:
+        raise InvalidInputError(
+            f"there must be documents to plan for, got none in {n_chosen} of "
+            f"{len(segments)} segments; see what hmrf-dask check says"
+        )
+    _estimate(found, places, rates)
+    found.shuffle()
+    return found
+
+
+def _read_first(found: DocumentSample, segment: DocumentSegment, share: int) -> int:
+    """Keep about `share` documents of a segment; return how many were read."""
+    n_read = 0
+    with closing(segment.read(rows=max(1, min(share, MODEST_ROWS)))) as batches:
+        for batch in batches:
+            n_read += len(batch.ids)
+            found.n_rejects += len(batch.rejects)
+            found.characters += sum(map(len, batch.texts))
+            found.ids += batch.ids
+            found.records += (encode_lines([one]) for one in _records(batch, segment.columns))
+            if n_read >= share:
+                break
+    found.n_read += n_read
+    return n_read
 
 
 def read_sample(
@@ -143,7 +196,7 @@ def _read(found: DocumentSample, place: Place, columns: Columns, share: int) -> 
                 break
     found.n_read += n_read
     n_there = _rows_of(place.source) if is_counted else n_read
-    found.bytes_read += round(place.source.n_bytes * n_read / max(n_there, 1))
+    found.bytes_read += round((place.n_bytes or place.source.size) * n_read / max(n_there, 1))
     return n_there
 
 
@@ -201,8 +254,9 @@ def _places(
         at = int(np.searchsorted(ends, first, side="right"))
         source, inside = sources[at], first - int(ends[at] - sources[at].size)
         is_cut = _is_cut(source) and source.size > size // n_places
+        share = size // (n_places if is_cut else min(n_places, len(sources)))
         if is_cut or at not in chosen:
-            yield _stretch(source, inside, size // n_places, folder)
+            yield _stretch(source, inside, share, folder)
         chosen.add(at)
 
 
@@ -221,7 +275,8 @@ def _stretch(source: DocumentFile, inside: int, size: int, folder: str) -> Place
     if _is_cut(source):
         stop = min(inside + size, source.size)
         return Place(replace(source, hash=None, span=(inside, stop)), stop - inside, False)
-    return _beginning(source, size, folder)
+    packed = UNPACKED if source.compression != "none" else 1
+    return _beginning(source, size // packed, folder)
 
 
 def _beginning(source: DocumentFile, size: int, folder: str) -> Place:
@@ -231,7 +286,7 @@ def _beginning(source: DocumentFile, size: int, folder: str) -> Place:
     text = io.BytesIO()
     stream = decompressed(WatchedFile(io.BytesIO(data), source.path), source.compression)
     with suppress(OSError, ValueError, EOFError, pa.ArrowException):  # it breaks off
-        while text.tell() < UNPACKED * size and (part := stream.read(READ_AT_ONCE)):
+        while text.tell() < UNPACKED * BYTES and (part := stream.read(READ_AT_ONCE)):
             text.write(part)
     content = text.getvalue()
     content = content[: content.rfind(b"\n") + 1] or content

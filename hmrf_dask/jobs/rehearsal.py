@@ -20,6 +20,7 @@ from typing import Any
 
 from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.documents.manifest import base_of
+from hmrf_dask.documents.segments import Documents
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.flow.clients import active_client, local_threads
 from hmrf_dask.flow.cluster import compute, peak_memory
@@ -106,8 +107,8 @@ def rehearse(
         warnings.simplefilter("ignore")
         copied = gather(load_job(address), address)
         # Each file is a pack, and hence a task, of its own however small it is.
-        cut = [replace(source, span=(0, source.size)) for source in copied.sources]
-        report = run_job(replace(copied, sources=tuple(cut)), tell=mark)
+        alone = [one.by_itself() for one in copied.segments]
+        report = run_job(replace(copied, documents=Documents(alone, {})), tell=mark)
     marks.append(("", time.time()))
     seconds = {name: end - begin for (name, begin), (_, end) in pairwise(marks)}
     output = copied.output

@@ -14,8 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,9 +121,12 @@ class Watch:
 def measured(setting: Setting, rows: Path, n_rows: int, seconds_a_row: float) -> Measured:
     """Return what the iterations of one fit take."""
     asleep = seconds_a_row * setting.documents / n_rows
-    with hosts(setting.n_workers + 1, setting.megabits) as network, _folder() as folder:
+    with (
+        hosts(setting.n_workers + 1, setting.megabits) as network,
+        tempfile.TemporaryDirectory(prefix="hmrf-scale-") as folder,
+    ):
         first, *others = network.hosts
-        with dask_processes(folder, 0, secured=["tcp"], places=(first,)) as processes:
+        with dask_processes(Path(folder), 0, secured=["tcp"], places=(first,)) as processes:
             processes.environment |= {SECONDS: repr(asleep), "OMP_NUM_THREADS": "1"}
             for host in others:
                 stand_in = ("--preload", "tests.benchmarks.scale_fit", "--memory-limit", "1TB")
@@ -151,6 +153,8 @@ def _judged(setting: Setting, slept: float, found: dict[str, Any], watch: Watch)
     marks = [marks[0], *(one for one in marks[1:] if one["moved"])]
     walls = [one["wall"] for one in marks]
     number = len(walls) - 1
+    if not number:
+        raise RuntimeError(f"the fit of {setting} must have iterations, got {found['marks']}")
     links, cpu = watch.between(walls[0], walls[-1])
     workers = [name for name in cpu if name.startswith("worker")]
     busiest = links[1:][links[1:].sum(axis=1).argmax()]
@@ -167,12 +171,6 @@ def _judged(setting: Setting, slept: float, found: dict[str, Any], watch: Watch)
         worker_peak=max(watch.peaks[name] for name in workers),
         n_tasks=sum(walls[0] <= one < walls[-1] for one in found["tasks"]) / number,
     )
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="hmrf-scale-") as name:
-        yield Path(name)
 
 
 def planted(bench: Bench) -> tuple[Path, Path, int]:

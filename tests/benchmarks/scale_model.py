@@ -49,7 +49,7 @@ class Pieces:
     driver: tuple[float, float]  # processor seconds of driver and scheduler: at all, by worker
     link: tuple[float, float]  # bytes of the busiest link: at all, by share of others' slices
     tasks: tuple[float, ...]  # of the graphs: at all, by worker, by worker and owner
-    task_cpu: float  # processor seconds of driver and scheduler for a task
+    task_cpu: tuple[float, float]  # processor seconds of driver and scheduler: at all, by task
     longer: float  # than their processor seconds tasks take, as the kernel's share is in no process
     bits: float  # that a link carries in a second
     cores: int
@@ -62,11 +62,12 @@ class Pieces:
         each, shared = np.polyfit(w, columns["worker_cpu"], 1)
         by_worker, driver = np.polyfit(w, columns["driver_cpu"], 1)
         by_share, link = np.polyfit((w - 1) / w, columns["link_bytes"], 1)
-        tasks = _fitted(np.stack([np.ones_like(w), w, w * w], axis=1), columns["n_tasks"])
+        tasks = _fitted(columns["n_tasks"], np.ones_like(w), w, w * w)
+        task_cpu = _fitted(columns["driver_cpu"], np.ones_like(w), columns["n_tasks"])
         pieces = Pieces(
             float(each), float(shared), (float(driver), float(by_worker)),
             (float(link), float(by_share)), tuple(tasks.tolist()),
-            float(columns["driver_cpu"].sum() / columns["n_tasks"].sum()), 1.0, bits, cores,
+            (float(task_cpu[0]), float(task_cpu[1])), 1.0, bits, cores,
         )  # fmt: skip
         modelled = np.asarray([pieces.processors(run.n_workers) for run in runs])
         links = np.asarray([pieces.on_links(run.n_workers) for run in runs])
@@ -88,8 +89,8 @@ class Pieces:
         return slept + self.on_links(n_workers) + self.longer * self.processors(n_workers)
 
 
-def _fitted(columns: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-    return np.linalg.lstsq(columns, values, rcond=None)[0]
+def _fitted(values: NDArray[Any], *columns: NDArray[Any]) -> NDArray[Any]:
+    return np.linalg.lstsq(np.stack(columns, axis=1), values, rcond=None)[0]
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,8 @@ def arithmetic(
         ),
         "slices": (8 * out / bits, f"{out / 1e9:,.2f} GB on an owner's link"),
         "driver": (
-            pieces.longer * pieces.task_cpu * n_tasks,
-            f"{n_tasks:,.0f} tasks, {1e3 * pieces.task_cpu:.2f} ms each",
+            pieces.longer * (pieces.task_cpu[0] + pieces.task_cpu[1] * n_tasks),
+            f"{n_tasks:,.0f} tasks, {1e3 * pieces.task_cpu[1]:.2f} ms each",
         ),
     }
 

@@ -145,10 +145,10 @@ QUICK = Sizes(
     starts=3,
     compiles=1,
     texts=3_000,
-    scale_rows=20_000,
+    scale_rows=40_000,
     scale_features=20_000,
     scale_documents=400_000,
-    scale={(50, 10_000): (1, 2, 4)},
+    scale={(250, 10_000): (1, 2, 4)},
     n_clusters=50,
 )
 TINY = Sizes(
@@ -186,10 +186,10 @@ TINY = Sizes(
     starts=1,
     compiles=1,
     texts=200,
-    scale_rows=2_000,
+    scale_rows=20_000,
     scale_features=3_000,
-    scale_documents=2_000,
-    scale={(4, 1_000): (1, 2)},
+    scale_documents=20_000,
+    scale={(500, 1_000): (1, 2)},
     n_clusters=4,
     at_least=0.0,
 )

@@ -87,6 +87,23 @@ def _until(file: Path, words: str, running: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def scale() -> Figures:
+    """Measure iterations on up to eight hosts, and model more: `tests.benchmarks scale`."""
+    from tests.benchmarks.measuring import Bench
+    from tests.benchmarks.scale import scale as measure
+    from tests.benchmarks.sizes import FULL
+
+    found = measure(Bench(FULL, say=_say))
+    if len(found) == 1 and found[0].skipped:
+        return {"skipped": found[0].skipped}
+    figures: Figures = {one.name: one.skipped or round(one.median, 3) for one in found}
+    return figures | {"short_of": [one.name for one in found if one.reached == "no"]}
+
+
 HOST_ROWS: tuple[Row, ...] = (
     Row(
         "three-hosts",
@@ -98,5 +115,11 @@ HOST_ROWS: tuple[Row, ...] = (
             and f["same_bits"]
             and f["MB_of_the_one_that_joined"] > 1
         ),
+    ),
+    Row(
+        "scale",
+        "1 to 8 hosts: driver 1 MB a worker, 500 MB in all; 8 predicted to 20 %; 64 modelled: 40 x",
+        scale,
+        lambda f: not f["short_of"],
     ),
 )

@@ -238,6 +238,10 @@ class ClusterError(HmrfError, RuntimeError):
     exit_code = 75
 
 
+class LostOwnerError(ClusterError):
+    """An owner of clusters is gone, or what it held: the fit resumes from its last commit."""
+
+
 class HeldError(HmrfError, RuntimeError):
     """Another run holds the output now, or took it over from this one."""
 

@@ -25,6 +25,7 @@ from tests.support.postgres import database, postgres  # noqa: E402
 from tests.support.reads import little_memory  # noqa: E402
 from tests.support.rows_in_forms import form, no_work, working  # noqa: E402
 from tests.support.stores import place, s3_options, store  # noqa: E402
+from tests.support.tables import tickets  # noqa: E402
 
 __all__ = [
     "database",
@@ -36,6 +37,7 @@ __all__ = [
     "postgres",
     "s3_options",
     "store",
+    "tickets",
     "unread",
     "working",
 ]  # fixtures

@@ -194,18 +194,17 @@ def _operator_mistakes(content: dict[str, Any]) -> list[str]:
     assert located.origin is not None
     folder = Path(located.origin).parent / "customresources"
     templates = yaml.safe_load((folder / "templates.yaml").read_text())["definitions"]
-    (version,) = yaml.safe_load((folder / "daskjob.yaml").read_text())["spec"]["versions"]
+    kind = content["kind"].lower()
+    (version,) = yaml.safe_load((folder / f"{kind}.yaml").read_text())["spec"]["versions"]
     schema = _closed(version["schema"]["openAPIV3Schema"], templates)
     schema["properties"] |= {name: {} for name in ("apiVersion", "kind", "metadata")}
     found = [error.message for error in Draft202012Validator(schema).iter_errors(content)]
-    job, cluster = content["spec"]["job"]["spec"], content["spec"]["cluster"]["spec"]
-    parts = [
-        ("Pod", job),
-        ("Pod", cluster["worker"]["spec"]),
-        ("Pod", cluster["scheduler"]["spec"]),
-    ]
-    for kind, spec in [*parts, ("Service", cluster["scheduler"]["service"])]:
-        part = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "part"}, "spec": spec}
+    cluster = content["spec"].get("cluster", content)["spec"]
+    parts = [("Pod", cluster["worker"]["spec"]), ("Pod", cluster["scheduler"]["spec"])]
+    if "job" in content["spec"]:
+        parts.append(("Pod", content["spec"]["job"]["spec"]))
+    for part_kind, spec in [*parts, ("Service", cluster["scheduler"]["service"])]:
+        part = {"apiVersion": "v1", "kind": part_kind, "metadata": {"name": "part"}, "spec": spec}
         found += kubernetes_mistakes(part)
     return found
 
@@ -240,6 +239,8 @@ def test_mistakes_in_manifests_are_found() -> None:
         ("overlays/once/daskjob.yaml", "replicas: 4", "replicas: four"),
         ("overlays/once/daskjob.yaml", "readinessProbe", "readynessProbe"),
         ("overlays/cluster/role.yaml", "verbs", "verb"),
+        ("overlays/cluster/cluster.yaml", "idleTimeout", "idleTimout"),
+        ("overlays/cluster/cluster.yaml", "resources", "resource"),
     ]
     for file, old, new in planted:
         text = (DEPLOY / "kubernetes" / file).read_text()

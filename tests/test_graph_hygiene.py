@@ -12,7 +12,8 @@ import pytest
 
 from hmrf_dask.fit import loop
 from hmrf_dask.fit.journal import Journal
-from hmrf_dask.flow.dataflow import DaskFlow, Planned, share_array, tree
+from hmrf_dask.flow.dataflow import DaskFlow, share_array, tree
+from hmrf_dask.flow.graphs import Planned
 from tests.support.fits import Case, fit, text_case
 from tests.support.long_cases import long
 from tests.support.watched_graphs import Graphs, watched_graphs

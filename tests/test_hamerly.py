@@ -12,7 +12,7 @@ import pytest
 from hmrf_dask.distortions import DISTORTIONS
 from hmrf_dask.kernels import nearest as nearest_rows
 from hmrf_dask.kernels.distances import LINKED, UNDECIDED
-from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds
+from hmrf_dask.kernels.hamerly import CentroidDrift, RowBounds, losses_of
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.tasks.model import Model
 from tests.support import problems
@@ -125,7 +125,7 @@ def test_losses_bound_what_distances_lose(name: str) -> None:
     for seed in range(6):
         one, *_, other = models(name, 6, seed, rows, pace=0.1 * seed + 0.01)
         terms = one.distortion.terms(block, one.weights)
-        losses = one.distortion.bound_losses(one.table(), other.table())
+        losses = losses_of(one.distortion.changes(one.table(), other.table()))
         before = one.distortion.distances(block, terms, one.table())
         after = other.distortion.distances(block, terms, other.table())
         norm, shift = (np.broadcast_to(term, 80) for term in (terms.norm, np.abs(terms.shift)))

@@ -20,8 +20,8 @@ from hmrf_dask.fit import preparation
 from hmrf_dask.fit.e_step import expectation
 from hmrf_dask.fit.preparation import plan_tasks
 from hmrf_dask.fit.problem import gather_partitions
-from hmrf_dask.flow.cluster import TASKS
 from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.flow.places import TASKS
 from hmrf_dask.kernels.sums import Accumulator
 from hmrf_dask.rows.block import RowBlock
 from hmrf_dask.rows.files import BlockSource, InTurn, batches

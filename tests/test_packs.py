@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hmrf_dask.documents import segments
 from hmrf_dask.documents.batches import read_batches
 from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.segments import DocumentSegment, Files
+from hmrf_dask.documents.sources import Segment
 from hmrf_dask.errors import InvalidInputError, SourceUnavailableError
 from hmrf_dask.estimators.base import HMRFEstimator
-from hmrf_dask.jobs import inputs, packs
-from hmrf_dask.jobs.inputs import DocumentSource
+from hmrf_dask.jobs import packs
 from hmrf_dask.jobs.packs import MANY, TIERS, Pack, packed
 from hmrf_dask.jobs.parent import FileEntry, Keys, entries, files_of
 from hmrf_dask.jobs.places import Report, assignment_files
@@ -47,22 +49,30 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # ---- which files share one
 
 
-def of_size(path: str, size: int, kind: str = "jsonl") -> DocumentSource:
-    return DocumentSource(DocumentFile(path, path, size, "1", kind), Columns())
+def of_size(path: str, size: int, kind: str = "jsonl") -> DocumentSegment:
+    return of_file(DocumentFile(path, path, size, "1", kind))
+
+
+def of_file(file: DocumentFile) -> DocumentSegment:
+    columns = Columns()
+    segment = DocumentSegment(
+        Files(columns), Segment(file.path, file.size, file.etag, file), columns
+    )
+    return segment.parts()[0]
 
 
 def paths(found: list[Pack]) -> list[list[str]]:
-    return [[one.source.path for one in pack.files] for pack in found]
+    return [[one.name for one in pack.files] for pack in found]
 
 
-def by_path(file: DocumentSource) -> str:
-    return file.source.path
+def by_path(file: DocumentSegment) -> str:
+    return file.name
 
 
 def ledger(found: list[Pack]) -> dict[str, FileEntry]:
     """Return the files that a release of packs lists, as its JSON has them."""
-    keys = {f.source.path: [Keys("counts", one.key, f.key)] for one in found for f in one.files}
-    written = entries([f.source for one in found for f in one.files], keys)
+    keys = {f.name: [Keys("counts", one.key, f.key)] for one in found for f in one.files}
+    written = entries([f for one in found for f in one.files], keys)
     return files_of(json.loads(json.dumps({"sources": written})))
 
 
@@ -82,9 +92,9 @@ def test_small_neighbours_share_a_pack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_compressed_files_count_for_the_text_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "SMALL", 80)
-    files = [of_size(f"{n}", 11) for n in range(4)]
-    for file in files[:2]:
-        object.__setattr__(file, "source", replace(file.source, compression="gz"))
+    files = [DocumentFile(f"{n}", f"{n}", 11, "1", "jsonl") for n in range(4)]
+    some = [replace(file, compression="gz") for file in files[:2]]
+    files = list(map(of_file, [*some, *files[2:]]))
     found = packed(files, {}, Place("out"), stop=True)
     assert paths(found) == [["0"], ["1"], ["2", "3"]]
 
@@ -226,12 +236,12 @@ def test_a_file_that_changes_while_it_is_read(
     job = one_each(corpus, 30)
     (name,) = names_of(corpus, [9])
 
-    def read(source: Any, columns: Any) -> Any:
+    def read(source: Any, columns: Any, **limits: Any) -> Any:
         if source.path == name:
             (corpus.folder / name).write_text("{}")
-        return read_batches(source, columns)
+        return read_batches(source, columns, **limits)
 
-    monkeypatch.setattr(inputs, "read_batches", read)
+    monkeypatch.setattr(segments, "read_batches", read)
     with pytest.raises(SourceUnavailableError, match=name):
         run(job)
     assert not list((corpus.folder / "out").glob("counts/*/counts.json"))
@@ -310,13 +320,13 @@ def test_of_many_bad_records_the_first_are_listed_and_all_are_counted(
 # ---- packs of many nights
 
 
-def night_of(files: list[DocumentSource], before: list[Pack], **made: Any) -> list[Pack]:
+def night_of(files: list[DocumentSegment], before: list[Pack], **made: Any) -> list[Pack]:
     return packed(sorted(files, key=by_path), ledger(before), Place("out"), stop=True, **made)
 
 
 def nights(n_nights: int, sizes: itertools.cycle[int]) -> tuple[list[Pack], Counter[str], int]:
     """Return the packs after nights with three files each, how often each was read, the most."""
-    files: list[DocumentSource] = []
+    files: list[DocumentSegment] = []
     found: list[Pack] = []
     reads: Counter[str] = Counter()
     most = 0
@@ -324,9 +334,9 @@ def nights(n_nights: int, sizes: itertools.cycle[int]) -> tuple[list[Pack], Coun
         files += [of_size(f"{night:04}-{n}", next(sizes)) for n in range(3)]
         known = {one.key for one in found}
         found = night_of(files, found)
-        reads.update(f.source.path for one in found if one.key not in known for f in one.files)
+        reads.update(f.name for one in found if one.key not in known for f in one.files)
         assert {f.key for one in found for f in one.files} == {f.key for f in files}
-        most = max(most, sum(1 for one in found if sum(f.source.n_bytes for f in one.files) < 500))
+        most = max(most, sum(1 for one in found if sum(f.size for f in one.files) < 500))
     return found, reads, most
 
 
@@ -340,7 +350,7 @@ def test_small_packs_of_many_nights_stay_few(monkeypatch: pytest.MonkeyPatch) ->
     assert max(reads.values()) <= 1 + 2 * TIERS
     for one in found:
         assert len(one.files) <= 100
-        assert sum(f.source.n_bytes for f in one.files) <= 1000
+        assert sum(f.size for f in one.files) <= 1000
     full, *_ = nights(40, itertools.cycle([300]))  # three nearly fill one: nothing to gain
     assert len(full) == 40
 

@@ -17,10 +17,12 @@ from click.testing import CliRunner
 
 from hmrf_dask import errors
 from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.databases.connection import open_database
 from hmrf_dask.documents.builtin import Document
 from hmrf_dask.documents.manifest import load_manifest
 from hmrf_dask.jobs.inputs import load_job
 from pipelines.newsgroups import fetch
+from pipelines.tickets import play
 from tests.support.job_corpus import lines
 
 ROOT = Path(__file__).parents[1]
@@ -152,6 +154,32 @@ def test_three_nights(tmp_path: Path) -> None:
     assert second["start"] == "warm"
 
     assert run(job)["status"] == "up to date"
+
+
+def test_tickets(tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tickets come, change, are closed and opened again: the database shows each night."""
+    monkeypatch.setenv(play.URL_ENV, database)
+    job = copied("tickets", tmp_path)
+    counts, shown = [], []
+    for night in range(1, play.NIGHTS + 1):
+        play.evening(night)
+        counts.append(run(job)["documents"])
+        with open_database(play.URL_ENV) as opened:
+            shown.append(opened.rows(play.SHOWN))
+            listed = opened.rows("SELECT release, documents FROM clusters_of_tickets_releases")
+    assert [one["all"] for one in counts] == [300, 310, 331]
+    assert [one["new"] for one in counts[1:]] == [20, 21]
+    assert [one["gone"] for one in counts[1:]] == [10, 0]
+    assert 5 <= counts[1]["changed"] <= 10  # who is read again for being newest is the same
+    assert [sum(number for *_, number in one) for one in shown] == [300, 310, 331]
+    assert sorted(listed) == [(1, 300), (2, 310), (3, 331)]
+    checked = CliRunner().invoke(hmrf, ["check", str(job)])
+    assert re.match(r"\d segments? \(\d sql\)", checked.stdout)
+    assert "releases are shown as clusters_of_tickets" in checked.output
+    ids = [{cluster for cluster, *_ in one} for one in shown]
+    assert len(ids[0] & ids[2]) >= 5  # of six: clusters are the same ones
+    with pytest.raises(errors.ConfigurationError, match="already exists"):
+        play.evening(1)  # somebody's tables are not replaced
 
 
 # ---- the schedules

@@ -47,10 +47,10 @@ def test_one_pass_gives_what_several_do(
         with threads.threads_allowed(n_threads):
             found = distortion.remade(*ends)
         assert_same(found, TableDistortion.remade(distortion, *ends))
-        assert (found.closed_before is not None) == (found.losses is not None) == compared
-        if before is not None and found.losses is not None:
-            losses = distortion.bound_losses(before, found.table)
-            np.testing.assert_allclose(found.losses, losses, rtol=1e-12)
+        assert (found.closed_before is not None) == (found.changes is not None) == compared
+        if before is not None and found.changes is not None:
+            changes = distortion.changes(before, found.table)
+            np.testing.assert_allclose(found.changes, changes, rtol=1e-12)
         previous = found.centroids
 
 
@@ -74,7 +74,7 @@ def test_what_is_not_plain_goes_the_long_way(kind: str) -> None:
     ends = sums, (weights, 0.0), previous, before
     found, expected = distortion.remade(*ends), TableDistortion.remade(distortion, *ends)
     assert_same(found, expected)
-    assert found.losses is None
+    assert found.changes is None
 
 
 @pytest.mark.parametrize("name", ["euclidean", "pearson", "i-divergence", "kl"])

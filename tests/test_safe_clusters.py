@@ -13,18 +13,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import dask
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from distributed import Client, LocalCluster, Security
+from dask import delayed
+from distributed import Client, LocalCluster, Security, get_client
 
 from hmrf_dask.cli import connect
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.connect import connected
-from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
-from hmrf_dask.flow import versions
+from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning, MemoryPlanError
+from hmrf_dask.flow import crew, versions
 from hmrf_dask.flow.clients import SilentClusterError
-from hmrf_dask.flow.cluster import Watch
+from hmrf_dask.flow.cluster import compute
 from hmrf_dask.flow.versions import COLUMNS, check_versions, differences, rows_of, versions_of
 from hmrf_dask.jobs.clusters import Cluster
 from hmrf_dask.releases.lock import holder_of
@@ -187,14 +189,32 @@ def test_a_cluster_grows_and_shrinks_between_its_bounds() -> None:
     assert (asked.least_workers, asked.most_workers) == (4, 9)
 
 
-def test_workers_that_do_not_stay_end_the_work() -> None:
-    watch = Watch(SimpleNamespace(scheduler=SimpleNamespace(address="tls://a:1")), ["key"])
-    with dask.config.set({"hmrf.least-workers": 2, "hmrf.refill-timeout": "5 s"}):
-        watch._check_number(watch._enough + 4)
-        with pytest.raises(
-            ClusterError, match=r"2 workers must stay .* got 0 on tls://a:1 for 5 s"
-        ):
-            watch._check_number(watch._enough + 6)
+@pytest.mark.cluster
+def test_workers_that_do_not_stay_end_the_work_though_each_graph_is_short(
+    process_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "EVERY", 0.05)
+    compute(delayed(sum)([1, 2]))
+    ends = time.monotonic() + 30
+    refusal = pytest.raises(ClusterError, match=r"3 workers must stay .* got 2 on .* for 0.3 s")
+    with dask.config.set({"hmrf.least-workers": 3, "hmrf.refill-timeout": "0.3 s"}), refusal:
+        while time.monotonic() < ends:
+            compute(delayed(sum)([1, 2]))
+
+
+def test_workers_that_the_program_fills_are_refused() -> None:
+    with LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp://",
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        memory_limit="400MiB",
+    ) as cluster:
+        refusal = pytest.raises(MemoryPlanError, match=r"than the program .* 400 MiB before .* got")
+        with refusal, connected(scheduler=cluster.scheduler_address):
+            pass
 
 
 # ---- versions
@@ -352,3 +372,76 @@ def test_a_run_with_tls_loses_and_gains_workers_is_ended_and_resumed(tmp_path: P
         )
     assert refused.returncode in (0, 78), refused.stderr  # 0: up to date, without a cluster
     assert assignments(output) == assignments(str(tmp_path / "alone"))
+
+
+@pytest.mark.long
+def test_a_run_that_loses_a_worker_for_good_ends_with_75(tmp_path: Path) -> None:
+    corpus = JobCorpus(tmp_path)
+    with dask_processes(tmp_path, 2) as processes:
+        where = {"scheduler_file": processes.scheduler_file, "wait_for": 2, "wait_seconds": 1.0}
+        job = corpus.write_all(6000, 60, method={"n_clusters": 40, "n_init": 8}, cluster=where)
+        events = tmp_path / "events.jsonl"
+        running = driver(processes, job, f"--events-file={events}")
+        until(events, '"phase"')
+        processes.started[1].kill()
+        said = running.communicate(timeout=SECONDS)[1].decode()
+        assert running.returncode == 75, said
+        assert "2 workers must stay while the work lasts, got 1" in said
+        assert holder_of(str(tmp_path / "out")) is None
+        processes.worker()
+        again = driver(processes, job)
+        assert again.communicate(timeout=SECONDS)[0] is not None
+        assert again.returncode == 0
+
+
+@pytest.mark.long
+def test_a_cluster_that_a_job_starts_stays_within_its_bounds() -> None:
+    kwargs = {"threads_per_worker": 1}
+    asked = {"class": "distributed.LocalCluster", "kwargs": kwargs}
+    with connected(cluster=Cluster(**asked, workers={"least": 1, "most": 2})):
+        client = get_client()
+
+        def number() -> int:
+            return len(client.scheduler_info()["workers"])
+
+        work = client.map(time.sleep, [5 + one / 100 for one in range(40)])
+        grown = []
+        while max(grown, default=0) < 2:
+            grown.append(number())
+            time.sleep(0.1)
+        client.cancel(work)
+        del work
+        shrinks = time.monotonic() + SECONDS
+        while number() > 1:
+            assert time.monotonic() < shrinks
+            time.sleep(0.1)
+        assert set(grown) <= {0, 1, 2}
+
+
+@pytest.mark.long
+def test_what_a_run_started_is_gone_after_sigterm_and_its_launches_are_known(
+    tmp_path: Path,
+) -> None:
+    cluster = {"class": "distributed.LocalCluster", "kwargs": {"threads_per_worker": 1}}
+    method = {"n_clusters": 12, "n_init": 4}
+    job = JobCorpus(tmp_path).write_all(
+        3000, 60, method=method, cluster=cluster | {"workers": {"least": 1, "most": 2}}
+    )
+    events = tmp_path / "events.jsonl"
+    command = [sys.executable, "-m", "hmrf_dask", "run", str(job), f"--events-file={events}"]
+    for number, ends in enumerate((143, 0)):
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as running:
+            if ends:
+                until(events, '"phase": "fit"')
+                started = psutil.Process(running.pid).children(recursive=True)
+                assert started
+                running.send_signal(signal.SIGTERM)
+            said = running.communicate(timeout=SECONDS)[1].decode()
+        assert running.returncode == ends, said
+        assert not psutil.wait_procs(started, timeout=20)[1]
+        (file,) = (tmp_path / "out").glob("runs/*/launches.jsonl")
+        launches = [json.loads(line) for line in file.read_text().splitlines()]
+        assert len(launches) == number + 1
+        assert f"hmrf-dask run {job}" in launches[-1]["command"]
+        assert launches[-1]["job"]["cluster"]["workers"] == {"least": 1, "most": 2}
+        assert launches[-1]["job"]["keep"] == 3  # what the file does not say, too

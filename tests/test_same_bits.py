@@ -17,17 +17,19 @@ from typing import Any
 import dask.array
 import numpy as np
 import pytest
+from distributed import Client
 
 from hmrf_dask.checkpoints.directory import RunDirectory
 from hmrf_dask.constraints.closure import ClosureRules, CostedPairs, build_graph
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents import files as document_files
-from hmrf_dask.fit import e_step, m_step, refinement
+from hmrf_dask.fit import e_step, m_step, owners, refinement
 from hmrf_dask.jobs import packs
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import Report, assignment_files
 from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.kernels import approximate, threads
+from hmrf_dask.tasks import cluster_totals
 from tests.support.cases import CASES, FITS, LSAS, ON_WORKERS
 from tests.support.fits import Case, scheduled
 from tests.support.icm_problems import SMALL, in_rounds, tangled
@@ -98,6 +100,32 @@ def test_documents_and_pairs_in_any_order_and_partitioning_on_threads(name: str)
 )
 def test_worker_processes(name: str, process_client: Any) -> None:
     assert ALL[name].answer(3) == undisturbed(name)
+
+
+OF_THE_DRIVER = {"own distortion", "full metric", "full metric, outliers kept out"}
+# What owners of clusters have a way of their own for.
+OWNED = {"euclidean", "first variation", "MPCKMeans"}
+
+
+@pytest.fixture(scope="module")
+def few_workers() -> Iterator[Any]:
+    """Give a client of three workers in this process."""
+    with Client(n_workers=3, threads_per_worker=2, processes=False, dashboard_address=":0") as own:
+        yield own
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("n_owners", [3, *long(2)])
+@pytest.mark.parametrize("name", long_but(OWNED, list(FITS)))
+@pytest.mark.usefixtures("few_workers")
+def test_owners_of_clusters(name: str, n_owners: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned, named = [], owners.Owned.__init__
+    monkeypatch.setattr(owners.Owned, "__init__", lambda *a: owned.append(a) or named(*a))
+    wanted = undisturbed(name)
+    monkeypatch.setattr(cluster_totals, "TOGETHER", 1)  # else they would be one block, of one owner
+    with dask.config.set({"hmrf.owners": n_owners}):
+        assert ALL[name].answer(3) == wanted
+    assert bool(owned) == (name not in OF_THE_DRIVER)
 
 
 @pytest.mark.parametrize("name", together(ALL, OWN_FILES))

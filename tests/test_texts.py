@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from hmrf_dask.errors import ConfigurationError
-from hmrf_dask.jobs import texts as texts_module
 from hmrf_dask.jobs.texts import Texts
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.job_runs import note_reads, run
@@ -23,7 +22,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> JobCorpus:
 
 def test_texts_are_those_of_the_documents(ran: JobCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = Texts(str(ran.folder / "out"))
-    seen = note_reads(monkeypatch, texts_module)
+    seen = note_reads(monkeypatch)
     wanted = ran.documents[3::17]
     read = texts.read([one["id"] for one in wanted])
     assert {name: one.text for name, one in read.items()} == {
@@ -66,7 +65,7 @@ def test_folders_of_text_files_are_read_file_by_file(
     corpus.write({name: text.encode() for name, text in documents.items()})
     corpus.write({"answers.csv": b"a,b,kind\n0.txt,3.txt,same\n"})
     run(corpus.write_job(columns={}))
-    seen = note_reads(monkeypatch, texts_module)
+    seen = note_reads(monkeypatch)
     read = Texts(str(tmp_path / "out")).read(["7.txt", "11.txt"])
     assert [one.text for one in read.values()] == [
         documents["documents/7.txt"], documents["documents/11.txt"],

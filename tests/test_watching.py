@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
 import stat
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -13,10 +16,14 @@ from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner, Result
+from distributed import Client, LocalCluster
 
 from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.cli.traffic import traffic
 from hmrf_dask.cli.watching import HELP, Metrics, watched
 from hmrf_dask.errors import ConfigurationError, HmrfWarning
+from hmrf_dask.flow.cluster import report_life
+from hmrf_dask.storage.remote import answered, open_files, store_traffic
 from tests.support.job_corpus import JobCorpus
 
 LINE = re.compile(r'([a-z_]+)(\{[a-z]+="[^"]*"\})? (-?[0-9.e+]+)')
@@ -36,6 +43,32 @@ def values_of(text: str) -> dict[str, float]:
     return values
 
 
+NO_BASE_UNIT = {
+    "ms",
+    "milliseconds",
+    "minutes",
+    "hours",
+    "kb",
+    "mb",
+    "gb",
+    "kib",
+    "mib",
+    "gib",
+    "percent",
+}
+
+
+def badly_named(text: str) -> list[str]:
+    """Return what `promtool check metrics` finds in names: kinds, base units, help."""
+    found = []
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
+        words = name.split("_")
+        found += [name] * (not re.fullmatch("[a-z][a-z_]*", name) or f"# HELP {name} " not in text)
+        found += [name] * ((kind == "counter") != (words[-1] == "total"))
+        found += [name] * bool({kind, *NO_BASE_UNIT} & set(words))
+    return found
+
+
 def run(job: Path, *options: str) -> Result:
     return CliRunner().invoke(hmrf, ["run", str(job), "--quiet", "--threads=1", *options])
 
@@ -48,6 +81,7 @@ def test_a_run_is_watched(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     values = values_of(metrics.read_text())
     assert values.keys() == HELP.keys()
+    assert badly_named(metrics.read_text()) == []
     assert values["hmrf_succeeded"] == 1
     assert (values["hmrf_rows"], values["hmrf_moved_rows"]) == (60, 0)
     assert stat.S_IMODE(metrics.stat().st_mode) == 0o644
@@ -64,6 +98,79 @@ def test_a_run_is_watched(tmp_path: Path) -> None:
     assert run(job, *options).exit_code == 65
     assert values_of(metrics.read_text())["hmrf_succeeded"] == 0
     assert [path.name for path in tmp_path.glob("tmp*")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("hmrf_bytes", "counter"),
+        ("hmrf_rows_total", "gauge"),
+        ("hmrf_start_ms", "gauge"),
+        ("hmrfRows", "gauge"),
+        ("hmrf_rows_gauge", "gauge"),
+    ],
+)
+def test_a_bad_name_of_a_metric_is_found(name: str, kind: str) -> None:
+    text = f"# HELP {name} What it is.\n# TYPE {name} {kind}\n{name} 1\n"
+    assert name in badly_named(text)
+    assert badly_named("# TYPE hmrf_rows gauge\nhmrf_rows 1\n") == ["hmrf_rows"]  # without help
+
+
+def test_bytes_of_a_bucket_are_counted(tmp_path: Path, s3_options: dict[str, Any]) -> None:
+    files, path = open_files(f"s3://runs/{tmp_path.name}", s3_options)
+    before = store_traffic()
+    options = {name: str(tmp_path / name) for name in ("events_file", "metrics_file")}
+    with watched(lambda _: None, options) as tell:
+        files.pipe_file(path, bytes(12345))
+        assert files.cat_file(path) == bytes(12345)
+        tell({"phase": "fit", "iteration": 1, "J": 2.0, "moved": 3, "n_rows": 100})
+    (event,) = map(json.loads, (tmp_path / "events_file").read_text().splitlines())
+    values = values_of((tmp_path / "metrics_file").read_text())
+    for name in ("store_sent_bytes", "store_received_bytes"):
+        assert event[name] == before[name] + 12345 == values[f"hmrf_{name}_total"]
+
+
+def test_requests_that_are_made_again_are_counted() -> None:
+    before, errors = store_traffic()["store_retries"], [ConnectionResetError(), TimeoutError()]
+
+    async def ask() -> str:
+        if errors:
+            raise errors.pop()
+        return "there"
+
+    assert asyncio.run(answered(ask, "s3://somewhere")) == "there"
+    assert store_traffic()["store_retries"] == before + 2
+
+
+def _fails_once(path: str) -> bytes:
+    report_life()
+    if not Path(path).exists():
+        Path(path).touch()
+        raise OSError("not yet")
+    return bytes(2**20)
+
+
+@pytest.mark.cluster
+def test_tasks_that_start_again_and_bytes_of_workers_are_counted(
+    process_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with Client(process_cluster) as client:
+        plugins = partial(client.run_on_scheduler, lambda dask_scheduler: [*dask_scheduler.plugins])
+        first = traffic()
+        assert first["task_retries"] == 0
+        first_worker, second = client.scheduler_info()["workers"]
+        made = client.submit(_fails_once, str(tmp_path / "it"), retries=2, workers=[first_worker])
+        assert client.submit(len, made, workers=[second]).result(timeout=60) == 2**20
+        deadline = time.monotonic() + 60
+        while traffic().get("worker_sent_bytes", 0) - first.get("worker_sent_bytes", 0) < 2**20:
+            assert time.monotonic() < deadline  # of the next heartbeat
+            time.sleep(0.1)
+        assert traffic()["task_retries"] == 1
+        own = {f"hmrf-counting-{client.id}"}
+        assert own <= set(plugins())
+    with Client(process_cluster) as client:
+        left = client.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.plugins])
+        assert not own & set(left)
 
 
 def test_metrics_are_served_as_long_as_the_run_lasts() -> None:

@@ -36,7 +36,7 @@ from hmrf_dask.storage.stores import (
     temporary_target,
 )
 from hmrf_dask.storage.whole_files import decode_npz
-from hmrf_dask.types import AnyArray, LabelArray
+from hmrf_dask.types import AnyArray, FloatArray, LabelArray
 
 # Of labels, state and commits, with their iteration: other files there are not the run's.
 _OWN = re.compile(
@@ -318,14 +318,31 @@ class RunDirectory(CheckpointStore):
 
         Events that wait are written, too.
         """
-        payload = records.encode_state(state)
-        sha256 = sealed.digest(payload)
-        state_name = f"state/{padded(number)}-{sha256[:16]}.npz"
-        made = Commit(number, sealed.round_trip(record), state_name, sha256, tuple(files))
-        self._storage.write(state_name, payload)
+        made = Commit(
+            number, sealed.round_trip(record), *self._write_state(number, state), tuple(files)
+        )
         self._log.append(made)
         self.flush_events()
         return made
+
+    def _write_state(self, number: int, state: Arrays) -> tuple[str, str]:
+        """Write arrays; return the name of their file, and its hash."""
+        payload = records.encode_state(state)
+        sha256 = sealed.digest(payload)
+        name = f"state/{padded(number)}-{sha256[:16]}.npz"
+        self._storage.write(name, payload)
+        return name, sha256
+
+    def write_rows(self, number: int, part: str, first_row: int, rows: FloatArray) -> LabelsFile:
+        """Write centroids of an owner next to the state of the commit that will name them."""
+        named = self._write_state(number, {"rows": rows})
+        return LabelsFile(*named, first_row, len(rows), part)
+
+    def read_rows(self, file: LabelsFile) -> FloatArray:
+        """Return what `write_rows` wrote, or raise DamagedFileError naming the file."""
+        data = read_checked(self._storage, file.name, file.sha256)
+        rows: FloatArray = decode_npz(data, f"{self.url}/{file.name}")["rows"]
+        return rows
 
     def latest(self) -> Commit | None:
         """Return the highest commit whose every file is there and unchanged, or None.

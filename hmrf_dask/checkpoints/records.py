@@ -17,7 +17,7 @@ from hmrf_dask.errors import InvalidInputError, RunDirectoryError
 from hmrf_dask.storage import sealed
 from hmrf_dask.storage.sealed import DamagedFileError, unseal_as
 from hmrf_dask.storage.whole_files import encode_parquet
-from hmrf_dask.types import AnyArray, LabelArray, Sized
+from hmrf_dask.types import AnyArray, FloatArray, LabelArray, Sized
 
 Arrays = Mapping[str, AnyArray]
 PartLabels = tuple[str, int, LabelArray]  # a part, its first row, its labels
@@ -138,6 +138,12 @@ class CheckpointStore(Protocol):
 
     def load_state(self, commit: Commit) -> dict[str, AnyArray]:
         """Return the arrays of a commit."""
+
+    def write_rows(self, number: int, part: str, first_row: int, rows: FloatArray) -> LabelsFile:
+        """Keep centroids of iteration `number` that lie with their owner; called by tasks."""
+
+    def read_rows(self, file: LabelsFile) -> FloatArray:
+        """Return what `write_rows` kept."""
 
     def clean(self, keep: int | None = None) -> None:
         """Remove what no kept commit needs."""
@@ -353,6 +359,17 @@ class MemoryRun(CheckpointStore):
                 "the RunDirectory that wrote it"
             )
         return file.labels
+
+    def write_rows(self, number: int, part: str, first_row: int, rows: FloatArray) -> LabelsFile:
+        """Refuse: where labels lie in this process, so do all centroids."""
+        raise RunDirectoryError(
+            f"a MemoryRun must not be given centroids of owners, got {part} of iteration {number}, "
+            f"{len(rows)} from {first_row} on; use a RunDirectory"
+        )
+
+    def read_rows(self, file: LabelsFile) -> FloatArray:
+        """Refuse: none were written."""
+        raise RunDirectoryError(f"a MemoryRun has no centroids of owners, got {file.name}")
 
     def commit(
         self, number: int, record: dict[str, Any], state: Arrays, files: Sequence[LabelsFile]

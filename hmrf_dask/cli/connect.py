@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+from dask.system import CPU_COUNT
 from distributed import (
     Client,
     LocalCluster,
@@ -56,7 +57,7 @@ from hmrf_dask.flow.clients import (
     silence_dask,
     within,
 )
-from hmrf_dask.flow.cluster import machine_memory, workers_by_name
+from hmrf_dask.flow.cluster import PROCESS, machine_memory, workers_by_name
 from hmrf_dask.flow.versions import check_versions
 from hmrf_dask.jobs.clusters import CLASSES, Bounds, Cluster, arguments_of
 from hmrf_dask.jobs.inputs import Inputs
@@ -90,7 +91,7 @@ def connected(
 ) -> Iterator[None]:
     """Run what is inside under one Dask scheduler; by default on all threads of this process.
 
-    At most one way may be given: worker processes have a thread each, `scheduler_file` has the
+    At most one way may be given: worker processes share the cores, `scheduler_file` has the
     address of a running `dask scheduler`, `cluster` is what a job file says. `insecure` allows a
     scheduler without TLS that other machines reach.
 
@@ -150,7 +151,7 @@ def _local_processes(stack: ExitStack, n_workers: int) -> None:
         make = partial(
             LocalCluster,
             n_workers=n_workers,
-            threads_per_worker=1,
+            threads_per_worker=max(1, CPU_COUNT // n_workers),
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
         )
@@ -188,7 +189,7 @@ def _started(asked: Cluster, name: str) -> Iterator[None]:
             within(f"{name} must start workers, got nothing", partial(_scale, cluster, asked))
             _wait_for_workers(stack, client, asked)
         if name != "distributed.LocalCluster":  # of this very environment
-            check_versions(client)
+            _check_workers(client)
         yield
 
 
@@ -264,6 +265,25 @@ def _wait_for_workers(stack: ExitStack, client: Client, asked: Cluster) -> None:
         ) from error
     stay = {"hmrf.least-workers": least, "hmrf.refill-timeout": f"{seconds} s"}
     stack.enter_context(dask.config.set(stay))
+
+
+def _check_workers(client: Client) -> None:
+    """Refuse workers of other environments, and those that the program alone would fill.
+
+    Dask pauses these as soon as they have imported it, and the work would wait for them.
+    """
+    check_versions(client)
+    least = int(PROCESS / (dask.config.get("distributed.worker.memory.pause", 0.8) or 1.0))
+    limits = {name: worker["memory_limit"] for name, worker in workers_by_name(client).items()}
+    small = sorted(name for name, limit in limits.items() if limit and limit <= least)
+    if small:
+        more = f" and {len(small) - 3} more" if len(small) > 3 else ""
+        raise MemoryPlanError(
+            f"workers must have more memory than the program itself takes, {least >> 20} MiB "
+            f"before Dask pauses them, got {', '.join(small[:3])}{more} with "
+            f"{min(limits[name] for name in small) / 2**20:.0f} MiB; give them more "
+            "(--memory-limit of dask worker)"
+        )
 
 
 def _refuse_open(asked: Cluster, *addresses: str) -> None:
@@ -356,7 +376,7 @@ def _client(
     _refuse_open(asked, named, _own_address(client))
     if asked.wait_for is not None:
         _wait_for_workers(stack, client, asked)
-    check_versions(client)
+    _check_workers(client)
 
 
 def _tls_advice(address: str) -> str:

@@ -168,11 +168,16 @@ def _violations(violations: dict[str, int], n_pairs: int) -> str:
     )
 
 
+_FORMATS = ("jsonl", "parquet", "csv", "text", "builtin")  # of files; segments are of other sources
+
+
 def _findings(findings: Findings) -> Iterator[str]:
     kinds = ", ".join(f"{count} {kind}" for kind, count in findings.formats.items())
     size = f", {bytes_in_words(findings.bytes)}" if findings.bytes else ""
-    yield f"{bold(counted(findings.files, 'file'))} ({kinds}){size}"
-    opened = f"a sample, {counted(findings.files_read, 'file')} opened"
+    of_files = any(kind.partition(".")[0] in _FORMATS for kind in findings.formats)
+    unit = "file" if of_files else "segment"
+    yield f"{bold(counted(findings.files, unit))} ({kinds}){size}"
+    opened = f"a sample, {counted(findings.files_read, unit)} opened"
     read = "all read" if findings.complete else opened
     yield f"{bold(counted(findings.documents, 'document'))} ({read})"
     yield from _documents_found(findings)

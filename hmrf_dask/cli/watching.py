@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -50,6 +50,11 @@ HELP = {
     "hmrf_step_size": "Of how much.",
     "hmrf_start_time_seconds": "When the command began, in seconds since 1970.",
     "hmrf_last_event_time_seconds": "When something was last reported.",
+    "hmrf_worker_sent_bytes_total": "Bytes of values that workers sent, to workers and the driver.",
+    "hmrf_store_received_bytes_total": "Bytes that came from S3, here and to workers.",
+    "hmrf_store_sent_bytes_total": "Bytes that went to S3, from here and from workers.",
+    "hmrf_store_retries_total": "Requests to S3 that were made again.",
+    "hmrf_task_retries_total": "Tasks that a cluster started again: failed, or lost with a worker.",
     "hmrf_succeeded": "1 once the command has ended well, 0 before that and where it has not.",
 }
 
@@ -70,8 +75,8 @@ class Metrics:
         self._values: dict[str, tuple[str, float]] = {  # by name: labels, value
             "hmrf_start_time_seconds": ("", now),
             "hmrf_last_event_time_seconds": ("", now),
-            "hmrf_commits_total": ("", 0),
             "hmrf_succeeded": ("", 0),
+            **{name: ("", 0) for name in HELP if name.endswith("_total")},
         }
         self._committed: tuple[str, float] | None = None  # phase and time of the last iteration
         self._lock = threading.Lock()
@@ -86,6 +91,12 @@ class Metrics:
                 self._set("hmrf_step_size", event.get("of", 0), label)
             elif event.keys() >= COMMITTED:
                 self._commit(event)
+
+    def count(self, counts: dict[str, int]) -> None:
+        """Take the bytes and retries so far."""
+        with self._lock:
+            for name, number in counts.items():
+                self._set(f"hmrf_{name}_total", number)
 
     def end(self) -> None:
         """Say that all went well."""
@@ -144,6 +155,7 @@ def watching(options: dict[str, Any]) -> dict[str, Any]:
 def watched(tell: Tell, asked: dict[str, Any]) -> Iterator[Tell]:
     """Give a function that reports to `tell`, and to whatever watches."""
     metrics, listeners = Metrics(), [tell]
+    counts = _counts() if asked else None
     with ExitStack() as stack:
         if "events_file" in asked:
             listeners.append(stack.enter_context(_events(asked["events_file"])))
@@ -155,11 +167,35 @@ def watched(tell: Tell, asked: dict[str, Any]) -> Iterator[Tell]:
         def tell_all(event: dict[str, Any]) -> None:
             """Report to all."""
             metrics.take(event)
-            for listener in listeners:
+            listeners[0](event)  # whoever sits in front of it waits for no cluster
+            if counts is not None:
+                metrics.count(counted := counts(event))
+                event = event | counted if "J" in event else event
+            for listener in listeners[1:]:
                 listener(event)
 
         yield tell_all
         metrics.end()
+
+
+def _counts() -> Callable[[dict[str, Any]], dict[str, int]]:
+    """Return a function of an event that gives bytes and retries so far, not too often new ones."""
+    counted: dict[str, int] = {}
+    asked, step = -EVERY, ""
+
+    def counts(event: dict[str, Any]) -> dict[str, int]:
+        """Ask again where a step begins, or after a while."""
+        nonlocal asked, step
+        begins = event.get("step", step) != step
+        step = event.get("step", step)
+        if begins or time.monotonic() - asked > EVERY:
+            from hmrf_dask.cli.traffic import traffic
+
+            counted.update(traffic())
+            asked = time.monotonic()
+        return counted
+
+    return counts
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class Remade(NamedTuple):
 
     centroids: FloatArray
     table: Any = None  # of them; None: it was not needed
-    losses: FloatArray | None = None  # from the table before to that one, if the pass gives them
+    changes: FloatArray | None = None  # from the table before to that one, if the pass gives them
     closed: int | None = None  # `closed_distances`
     closed_before: int | None = None  # the same at the centroids before
 
@@ -148,8 +148,8 @@ class Distortion(ABC):
     def table(self, centroids: FloatArray, weights: FloatArray, smoothing: float = 0.0) -> Any:
         """Return what the other methods need of the centroids under these weights."""
 
-    def bound_losses(self, before: Any, after: Any) -> FloatArray | None:
-        """Return what gaps may lose between two tables; see `kernels.hamerly.CentroidDrift`."""
+    def changes(self, before: Any, after: Any) -> FloatArray | None:
+        """Return how each centroid changed between two tables; see `kernels.hamerly.losses_of`."""
         return None
 
     def make_ready(self, table: Any, *, dense: bool) -> None:  # noqa: B027 - there may be nothing
@@ -344,9 +344,9 @@ class TableDistortion(Distortion):
             block.arrays, terms, table, labels, measured=measured, bounds=bounds, drift=drift
         )
 
-    def bound_losses(self, before: Table, after: Table) -> FloatArray:
-        """See `Distortion.bound_losses`."""
-        return hamerly.bound_losses(before, after)
+    def changes(self, before: Table, after: Table) -> FloatArray:
+        """See `Distortion.changes`."""
+        return hamerly.changes_between(before, after)
 
     def own_distances(
         self, block: RowBlock, terms: Terms, table: Table, labels: LabelArray

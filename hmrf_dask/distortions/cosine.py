@@ -202,9 +202,9 @@ class Cosine(TableDistortion):
         closed = exact.closed_sum(table, *known, made.products[:, 0])
         if before is None:
             return Remade(made.centroids, table, closed=closed)
-        losses = hamerly.losses_of(made.moved, before, table)
+        changes = hamerly.changes_of(made.moved, before, table)
         earlier = exact.closed_sum(before, *known, made.products[:, 1])
-        return Remade(made.centroids, table, losses, closed, earlier)
+        return Remade(made.centroids, table, changes, closed, earlier)
 
     def maximum(self, weights: FloatArray) -> float:
         """Return 1 when all data are non-negative, else 2."""

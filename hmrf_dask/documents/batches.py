@@ -153,7 +153,7 @@ def read_batches(
 
 def batches_of(
     read: Iterable[pa.RecordBatch | Batch], name: str, columns: Columns
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """Yield what a source reads of a segment as documents, and what is none.
 
     Arrow batches have rows without a number: what is wrong with one is said under its id.
@@ -164,10 +164,11 @@ def batches_of(
             yield rows
             continue
         there, gone = _parted(rows, columns)
-        for row in rows_of(there, columns.in_order, 0):
-            builder.add(
-                row if isinstance(row, BadRecord) else record_of(columns, 0, row.values, None)
-            )
+        for place, row in enumerate(rows_of(there, columns.in_order, 0)):
+            if isinstance(row, BadRecord):
+                builder.reject(0, _id_at(there, columns, place), row.reason, row.raw)
+            else:
+                builder.add(record_of(columns, 0, row.values, None))
         batch = builder.finish()
         batch.gone = gone
         yield batch

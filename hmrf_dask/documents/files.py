@@ -199,7 +199,7 @@ def list_files(manifest: Manifest, base: str) -> list[DocumentFile]:
 def list_answers(manifest: Manifest, base: str) -> list[DocumentFile]:
     """Return the files with pairs, sorted by path; none if the manifest names none."""
     answers = manifest.answers
-    if answers is None:
+    if not isinstance(answers, Answers):
         return []
     options, sources = _options(manifest, answers), list[DocumentFile]()
     for file in _files_of(answers, "answers", base, options, "csv"):

@@ -19,12 +19,15 @@ from pydantic import (
     Field,
     StrictBool,
     Tag,
+    field_validator,
     model_validator,
 )
 
+from hmrf_dask.databases.statements import select_of
 from hmrf_dask.documents.sources import kinds, open_source
 from hmrf_dask.documents.yaml_files import (
     NAME_PATTERN,
+    Variable,
     Words,
     read_yaml,
     refuse_other_kind,
@@ -392,6 +395,50 @@ class Answers(_Files):
     """
 
 
+class Query(_Model):
+    """Rows of a database."""
+
+    query: Annotated[str, Field(min_length=1, max_length=100_000)] = Field(
+        description="One select, whose columns are a, b, kind and, if wanted, weight, trust, "
+        "annotator; or id and label."
+    )
+    url_env: Variable = Field(
+        description="The environment variable with the address of the database: "
+        "postgresql://… or sqlite:///…. A password is in that variable or in .pgpass.",
+    )
+
+    @field_validator("query")
+    @classmethod
+    def _is_one_select(cls, given: str) -> str:
+        try:
+            select_of(given)
+        except ConfigurationError as error:
+            raise ValueError(str(error).removeprefix("query ")) from None
+        return given
+
+
+class QueriedAnswers(_Model):
+    """What people judged, in a table of a database: read as rows of a file are."""
+
+    sql: Query
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The paths of its files: none."""
+        return ()
+
+
+def _from_where(value: Any) -> str:
+    is_queried = isinstance(value, QueriedAnswers) or (isinstance(value, dict) and "sql" in value)
+    return "sql" if is_queried else "files"
+
+
+AnyAnswers = Annotated[
+    Annotated[Answers, Tag("files")] | Annotated[QueriedAnswers, Tag("sql")],
+    Discriminator(_from_where),
+]
+
+
 class Manifest(_Model):
     """A collection of documents and the answers about them."""
 
@@ -420,7 +467,7 @@ class Manifest(_Model):
         description="Files that hold documents, or other sources of them."
     )
     documents: Columns = Columns()
-    answers: Answers | None = Field(default=None, description="What people judged.")
+    answers: AnyAnswers | None = Field(default=None, description="What people judged.")
     storage_options: StorageOptions = StorageOptions()
 
     @model_validator(mode="after")

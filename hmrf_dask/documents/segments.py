@@ -6,18 +6,27 @@ All files of a manifest are one source; every resource of another kind is a sour
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from hmrf_dask.documents.batches import Batch, batches_of, read_batches
-from hmrf_dask.documents.files import list_files, segments_of
-from hmrf_dask.documents.manifest import Columns, Manifest
-from hmrf_dask.documents.sources import BATCH_ROWS, Listing, Segment, Source
+from hmrf_dask.documents.files import DocumentFile, lines_before, list_files, segments_of
+from hmrf_dask.documents.manifest import Columns, Manifest, SourceResource
+from hmrf_dask.documents.sources import BATCH_ROWS, Listing, Segment, Source, open_source
+from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.storage.sealed import digest
+
+LISTINGS = "listings"  # of sources other than files, in the ledger of a release
+UNPACKED = 8  # times its bytes a compressed file counts: it is its text that takes memory
+# Deltas are read into base segments, by listing all anew, as soon as they are as many, or have as
+# large a share of the bytes.
+MOST_DELTAS, DELTA_SHARE = 32, 0.2
 
 
 @dataclass(frozen=True)
@@ -50,16 +59,24 @@ class Files(Source):
         *,
         ids: Sequence[str] = (),
         rows: int = BATCH_ROWS,
-    ) -> Iterator[Batch]:
+    ) -> Generator[Batch]:
         """Yield the documents of a file or of a part of one; a text file is one document."""
         file = segment.where
         if ids and file.format == "text" and file.document_id not in ids:
-            return iter(())
-        return read_batches(file, self.columns, batch_rows=rows)
+            return
+        yield from read_batches(file, self.columns, batch_rows=rows)
 
     def parts(self, segment: Segment) -> list[Segment]:
-        """Return the parts that a large file is read in."""
-        return [replace(segment, size=one.n_bytes, where=one) for one in segments_of(segment.where)]
+        """Return the parts that a large file is read in, with the memory that each takes."""
+        return [
+            replace(
+                segment,
+                size=one.n_bytes * (1 if one.compression == "none" else UNPACKED),
+                where=one,
+                is_alone=bool(one.span) or one.format == "builtin",
+            )
+            for one in segments_of(segment.where)
+        ]
 
     def described(self, segment: Segment) -> list[Any]:
         """Return what the documents of a file depend on: its content, and how it is read."""
@@ -79,6 +96,7 @@ class DocumentSegment:
     columns: Columns
     snapshot: str = ""
     resource: str = ""  # of other sources than files, whose paths say enough
+    compares_keys: bool = False  # what `keys` do not have any more is gone
 
     @property
     def name(self) -> str:
@@ -95,17 +113,34 @@ class DocumentSegment:
         """What changes with the content."""
         return self.segment.stamp
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is counted by itself: other sources than files say what is read at once."""
+        return self.segment.is_alone or bool(self.resource)
+
     @cached_property
     def key(self) -> str:
         """What the documents depend on: the content, and how it is read."""
-        parts = [*self.source.described(self.segment), self.columns.described()]
+        own = [self.resource] if self.resource else []
+        parts = [*own, *self.source.described(self.segment), self.columns.described()]
         return digest(json.dumps(parts).encode())[:24]
+
+    @property
+    def seen(self) -> list[Any]:
+        """What says that it is as it was: its name, size and stamp, and how it is read."""
+        own = [self.resource] if self.resource else []
+        parts = [*own, *self.source.described(self.segment)]
+        return [*parts[:3], parts[3:]]
+
+    def as_it_is(self) -> DocumentSegment:
+        """Return it to be read as it is then, not as it was listed: for people."""
+        return replace(self, snapshot="")
 
     def parts(self) -> list[DocumentSegment]:
         """Return what is read by a task each."""
         return [replace(self, segment=one) for one in self.source.parts(self.segment)]
 
-    def read(self, ids: Sequence[str] = (), rows: int = BATCH_ROWS) -> Iterator[Batch]:
+    def read(self, ids: Sequence[str] = (), rows: int = BATCH_ROWS) -> Generator[Batch]:
         """Yield the documents, and what is none; with `ids` others may be missing."""
         names = list(dict.fromkeys(name for name in self.columns.in_order if name is not None))
         read = self.source.read(self.segment, self.snapshot, names, ids=ids, rows=rows)
@@ -117,11 +152,167 @@ class DocumentSegment:
             ids = rows.ids if isinstance(rows, Batch) else rows.column(0)
             yield pa.array(ids).cast(pa.string())
 
+    @property
+    def file(self) -> DocumentFile | None:
+        """The file that it is, or is a part of; None of other sources."""
+        return self.segment.where if isinstance(self.segment.where, DocumentFile) else None
+
+    def lines_before(self) -> int:
+        """Return how many lines of its file come before it."""
+        return 0 if self.file is None else lines_before(self.file)
+
     def lines_of(self, ids: Container[str]) -> dict[str, int]:
         """Return the lines of documents with some ids, counted as `read` counts them."""
+        if self.file is None:
+            return {}  # rows have no numbers
         return {
             one: line
             for batch in self.read()
             for one, line in zip(batch.ids, batch.lines, strict=True)
             if one in ids
         }
+
+
+@dataclass(frozen=True)
+class KnownListing:
+    """A listing of a release, as its ledger has it: what it was made of, by what source."""
+
+    identity: str
+    listing: Listing
+
+    @staticmethod
+    def of(ledger: Mapping[str, Any]) -> dict[str, KnownListing]:
+        """Return the listings of a ledger by resource; files have none."""
+        return {
+            name: KnownListing(
+                known["identity"],
+                Listing(
+                    tuple(Segment(**one) for one in known["segments"]),
+                    known["stamp"],
+                    known["compares_keys"],
+                ),
+            )
+            for name, known in ledger.get(LISTINGS, {}).items()
+        }
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """What a ledger has of it."""
+        return {"identity": self.identity, **asdict(self.listing)}
+
+
+class Documents:
+    """The documents of a manifest as one moment has them: all segments, and what holds them still.
+
+    Parameters
+    ----------
+    segments : sequence of DocumentSegment
+    listings : mapping of str to KnownListing
+        Of sources other than files, by resource.
+    hold : ExitStack, optional
+        What is left when all is read. It does not travel to other processes.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[DocumentSegment],
+        listings: Mapping[str, KnownListing],
+        hold: ExitStack | None = None,
+    ) -> None:
+        self.segments = tuple(segments)
+        self.listings = listings
+        self._hold = hold
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it can be read as it was listed: files say by themselves whether they changed."""
+        return self._hold is not None or not self.listings
+
+    def close(self) -> None:
+        """Let go of what was held still."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what holds documents still."""
+        return {**vars(self), "_hold": None}
+
+
+def list_documents(
+    manifest: Manifest, base: str, before: Mapping[str, KnownListing] | None = None
+) -> Documents:
+    """Return what there is to read; `base` is the folder of the manifest.
+
+    `before` are the listings of the release that a run continues, if it does.
+    """
+    columns, listings = manifest.documents, dict[str, KnownListing]()
+    segments = _files(manifest, base)
+    with ExitStack() as stack:
+        for resource in manifest.resources:
+            if isinstance(resource, SourceResource):
+                source = open_source(resource, columns)
+                snapshot = stack.enter_context(source.snapshot())
+                known = (before or {}).get(resource.name)
+                listing = _listed(source, snapshot, known, deltas=bool(columns.texts))
+                listings[resource.name] = KnownListing(source.identity, listing)
+                segments += [
+                    DocumentSegment(
+                        source, one, columns, snapshot, resource.name, listing.compares_keys
+                    )
+                    for one in listing.segments
+                ]
+        _refuse_twice(segments)
+        return Documents(segments, listings, stack.pop_all() if listings else None)
+
+
+def _files(manifest: Manifest, base: str) -> list[DocumentSegment]:
+    reading = Files(manifest.documents)
+    files = replace(reading, manifest=manifest, base=base).segments("", None).segments
+    return [DocumentSegment(reading, one, manifest.documents) for one in files]
+
+
+def _listed(source: Source, snapshot: str, known: KnownListing | None, *, deltas: bool) -> Listing:
+    """Return the segments of a source: those of before with what changed, or all anew."""
+    if known is None or known.identity != source.identity:
+        return source.segments(snapshot, None)
+    since = known.listing
+    if deltas and since.stamp and not _is_due(since):
+        listing = source.changes(snapshot, since)
+        if listing is not None:
+            return listing
+    return source.segments(snapshot, since)
+
+
+def _is_due(listing: Listing) -> bool:
+    """Return whether deltas are to be read into base segments."""
+    sizes = [one.size for one in listing.segments if one.is_delta]
+    share = DELTA_SHARE * sum(one.size for one in listing.segments)
+    return len(sizes) >= MOST_DELTAS or sum(sizes) > share
+
+
+def _refuse_twice(segments: Sequence[DocumentSegment]) -> None:
+    """Refuse segments of one name: ledgers go by names."""
+    twice = [name for name, n in Counter(one.name for one in segments).items() if n > 1]
+    if twice:
+        raise ConfigurationError(
+            f"segments must have names of their own, got {twice[0]} twice; correct the source"
+        )
+
+
+def documents_of(
+    manifest: Manifest, base: str, listings: Mapping[str, KnownListing]
+) -> list[DocumentSegment]:
+    """Return the files as they are now, and of other sources the segments of a release.
+
+    They are read as they are when they are read: for people, who ask for a few texts.
+    """
+    segments = _files(manifest, base)
+    for resource in manifest.resources:
+        if isinstance(resource, SourceResource) and resource.name in listings:
+            source = open_source(resource, manifest.documents)
+            segments += [
+                DocumentSegment(source, one, manifest.documents, resource=resource.name)
+                for one in listings[resource.name].listing.segments
+            ]
+    return segments

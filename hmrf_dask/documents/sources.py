@@ -28,7 +28,8 @@ BATCH_ROWS: Final = 10_000
 # The column of a delta that marks documents which are gone: true where one is. Their other columns
 # than the id may be null.
 GONE: Final = "hmrf_dask_gone"
-OWN: Final[Mapping[str, str]] = {}  # kinds that the package brings: module:callable by name
+# Kinds that the package brings: module and callable, by name.
+OWN: Final[Mapping[str, str]] = {"sql": "hmrf_dask.documents.sql:open_sql"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Segment:
     where : JSON value
         What the source needs to find its rows: bounds of a key, a number of a shard. It is written
         to the ledger of the release, and comes back with the segment.
+    is_alone : bool
+        Of a file, whether it is counted by itself, however small it is; others always are.
     is_delta : bool
         Whether it has what changed in the segments that were listed before it: documents with ids
         that these have too are newer, and those that the column `GONE` marks are no more.
@@ -56,6 +59,7 @@ class Segment:
     size: int
     stamp: str
     where: Any = None
+    is_alone: bool = False
     is_delta: bool = False
 
 
@@ -135,7 +139,8 @@ class Source(ABC):
 
         The process that drives a run holds it open from the listing until all is read. Where rows
         cannot be held still, `read` must notice what changed since it was listed:
-        SourceUnavailableError.
+        SourceUnavailableError. Without a name, "", `read` gives what is there now: a person asks
+        for a text.
         """
         return nullcontext("")
 
@@ -148,17 +153,24 @@ class Source(ABC):
         return [self.identity, segment.name, segment.stamp]
 
 
+# It takes the name of the resource, its settings, which it checks, and the columns of documents.
+Kind = Callable[[str, Mapping[str, Any], "Columns"], Source]
+_REGISTERED: dict[str, Kind] = {}
+
+
+def register(name: str, kind: Kind) -> None:
+    """Make a kind of source known to this process; a package does it by an entry point."""
+    _REGISTERED[name] = kind
+
+
 def kinds() -> list[str]:
-    """Return the names of all kinds of sources that are installed."""
-    return sorted({*OWN, *_installed()})
+    """Return the names of all kinds of sources that are known here."""
+    return sorted({*OWN, *_REGISTERED, *_installed()})
 
 
 @cache
 def _installed() -> Mapping[str, metadata.EntryPoint]:
     return {one.name: one for one in metadata.entry_points(group=ENTRY_POINTS)}
-
-
-Kind = Callable[[str, Mapping[str, Any], "Columns"], Source]
 
 
 def open_source(resource: SourceResource, columns: Columns) -> Source:
@@ -177,6 +189,8 @@ def _kind(name: str) -> Kind:
         module, _, called = OWN[name].partition(":")
         kind: Kind = getattr(import_module(module), called)
         return kind
+    if name in _REGISTERED:
+        return _REGISTERED[name]
     if name not in _installed():
         raise ConfigurationError(
             f"a source must be one of {', '.join(kinds()) or 'none that is installed'}, got "

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from hmrf_dask.databases.connection import checked_variable
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.errors import ConfigurationError, meant
 from hmrf_dask.parameters import (
@@ -181,6 +182,15 @@ def refusing(problem_of: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(checked)
 
 
+def _as_variable(name: str) -> str:
+    """Refuse what is no name of an environment variable: an address would stand in the file."""
+    try:
+        return checked_variable(name)
+    except ConfigurationError as error:
+        raise ValueError(str(error).removeprefix("url_env ")) from None
+
+
+Variable = Annotated[str, AfterValidator(_as_variable)]
 Words = Annotated[str, Field(max_length=10_000)]
 Place = Annotated[str, Field(min_length=1, max_length=PATH_CHARACTERS), refusing(store_problem)]
 

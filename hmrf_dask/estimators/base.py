@@ -244,7 +244,8 @@ class HMRFEstimator(
     def _take(self, fitted: Fitted) -> None:
         """Set the fitted attributes."""
         state, model = fitted.state, fitted.state.model
-        self._centroids = centers = model.centroids
+        centers: FloatArray = model.centroids
+        self._centroids = centers
         # A fit that never made new centroids ends with those of the user, which stay theirs.
         own = isinstance(self.init, str) or not np.may_share_memory(centers, self.init)
         self.n_clusters_ = len(centers)

@@ -27,6 +27,7 @@ from hmrf_dask.constraints.trust import (
 )
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.fit.owners import Owned, model_of
 from hmrf_dask.fit.problem import AnswerOdds, Pairs, Problem, gather_partitions
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, tree
 from hmrf_dask.kernels.first_variation import squares_of
@@ -236,8 +237,11 @@ def _costs(
     model = state.model
     squares = np.zeros(model.n_clusters)
     if model.distortion.refinement == "directional":
-        squares = squares_of(state.sums, column_weights(model), model.exponent)
-    shared, clusters = flow.share(model), flow.share(Clusters(squares, state.counts))
+        if isinstance(state.sums, Owned):
+            squares = state.sums.squares
+        else:
+            squares = squares_of(state.sums, column_weights(model), model.exponent)
+    shared, clusters = model_of(flow, state), flow.share(Clusters(squares, state.counts))
     return [
         flow.lazy(
             costs_of_rows, part.block, shared, StoredLabels(stored.run, [file]), clusters,

@@ -32,7 +32,7 @@ def settle_linked(engine: Engine, state: State) -> tuple[State, int]:
 
 
 def _moved(engine: Engine, state: State, free_step: Callable[..., Step]) -> tuple[State, int]:
-    model, (slices, linked) = engine.share_model(state.model), engine.slices(state)
+    model, (slices, linked) = engine.share_ready(state.model), engine.slices(state)
     free = [engine.flow.lazy(free_step, rows, model, engine.store) for rows in slices]
     return engine.finish(state, [*free, *_linked_steps(engine, state, linked)], in_place=True)
 

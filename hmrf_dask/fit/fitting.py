@@ -5,6 +5,7 @@ A finished fit: where its labels are, and what they break.
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,15 +25,22 @@ from hmrf_dask.constraints.closure import SOFT, chain_of
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
 from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.errors import HmrfWarning, InvalidInputError, counted
+from hmrf_dask.errors import HmrfWarning, InvalidInputError, LostOwnerError, counted
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit.answers import SuspectAnswer, find_suspects
 from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, resume
 from hmrf_dask.fit.loop import UNFINISHED, Fit
 from hmrf_dask.fit.metric_steps import MetricSteps, follow_labels
+from hmrf_dask.fit.owners import Owned, n_owners, owners_for
 from hmrf_dask.fit.passes import Engine
-from hmrf_dask.fit.preparation import check_memory, plan_tasks, reading_task, table_task
+from hmrf_dask.fit.preparation import (
+    check_memory,
+    plan_tasks,
+    reading_task,
+    table_task,
+    with_owners,
+)
 from hmrf_dask.fit.problem import (
     ENTRY_BYTES,
     ROW_BYTES,
@@ -58,6 +66,9 @@ from hmrf_dask.tasks.outliers import added, are_out, counts_by_cluster, limits_o
 from hmrf_dask.tasks.partitions import Facts, StoredLabels, labels_at
 from hmrf_dask.tasks.start_sample import start_sample_size
 from hmrf_dask.types import FloatArray, IntArray, LabelArray
+
+log = logging.getLogger("hmrf_dask")
+MOST_LOSSES = 10  # of owners, one after the other without a commit
 
 
 @dataclass(frozen=True)
@@ -162,7 +173,8 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     table = table_task(settings.n_clusters, corpus.n_features)
     check_memory([table, reading_task(corpus.sources)])  # before anything of size d, and any row
     if known_to_fit:
-        corpus = replace(corpus, partitions=tuple(flow.persist(corpus.partitions)), sources=())
+        kept = flow.spread(corpus.partitions, corpus.row_counts)
+        corpus = replace(corpus, partitions=tuple(kept), sources=())
     # Whether a corpus of tasks fits is known after the survey; too large files are read each time.
     slices = flow.co_located(corpus.blocks) if known_to_fit or corpus.sources else None
     reading = 0
@@ -186,14 +198,17 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
         seeds, linked = find_seeds(flow, corpus, seeds, pairs, settings.n_clusters)
     asked = replace(asked, corpus=corpus, distortion=distortion, seeds=seeds)
     work = _Surveyed(flow, asked, facts, pairs, linked, slices)
+    number = n_owners(flow, settings, distortion, corpus.n_features)
     needed = plan_tasks(
         facts, settings, corpus.n_features, pairs=linked,
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
     )  # fmt: skip
+    if number:
+        needed = with_owners(needed, number, flow.n_workers)
     check_memory(needed)
     if slices is not None or facts.nbytes > memory_of_all() // 2:
         return work  # without slices rows are read again in every pass, one partition a task
-    kept = flow.persist(list(corpus.partitions))
+    kept = flow.spread(corpus.partitions, corpus.row_counts)
     corpus = replace(corpus, partitions=tuple(kept), sources=())
     return replace(work, asked=replace(asked, corpus=corpus), slices=flow.co_located(kept))
 
@@ -212,29 +227,10 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Tell) -> Fitt
     dense = work.facts.n_values == work.facts.n_rows * corpus.n_features
     rows = CorpusRows(corpus.blocks, corpus.row_counts, work.row_bytes, work.slices, dense)
     problem = lay_out(flow, settings, asked.distortion, extent, rows, linked)
-    engine = Engine(flow, problem, run)
-    sample = partial(prepare_start_sample, flow, corpus, problem)
-    centroids = _first_centroids(asked, engine, partial(sample, None))
-    journal = Journal(run, progress)
-    commit = journal.open(problem)
-    metric = None
-    if settings.metric:
-        metric = MetricSteps(engine, corpus, 4 * work.facts.nbytes <= memory_of_all())
-    if commit is None or commit.record["phase"] == "start":
-        begin = partial(
-            initialise, engine, journal, partial(sample, linked, asked.last), centroids, asked.last
-        )
-    else:
-        engine = metric.resumed(commit) if metric else engine
-        begin = partial(resume, engine, commit)
-    fit = Fit(engine, journal, settings.max_iter, work.refining)
+    engine = Engine(flow, problem, run, owners=owners_for(flow, problem))
     # Between passes the driver alone is at work.
     with threads_allowed(local_threads()), buffers_kept():
-        state, stop = fit.run(begin)
-        if metric and not is_trimmed(fit):
-            state, stop = follow_labels(metric, fit, state, stop)
-        if settings.trim_outliers:
-            state, stop = keep_outliers_out(fit, stop)
+        journal, fit, state, stop = _to_the_end(work, engine, progress)
         flow.settle()
     stop = stop or UNFINISHED
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
@@ -254,6 +250,50 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Tell) -> Fitt
         pairs=work.pairs,
         facts=work.facts,
     )
+
+
+def _to_the_end(
+    work: _Surveyed, engine: Engine, progress: Tell
+) -> tuple[Journal, Fit, State, str | None]:
+    """Run the loop, again from its last commit where workers died with what they owned."""
+    committed = losses = 0
+    while True:
+        journal = Journal(engine.run, progress)
+        try:
+            return journal, *_iterate(work, engine, journal)
+        except LostOwnerError as error:
+            losses = 1 if journal.committed > committed else losses + 1
+            committed = journal.committed
+            if engine.owners is None or losses > MOST_LOSSES:
+                raise
+            log.info("%s", error)
+            engine.owners.move()
+
+
+def _iterate(work: _Surveyed, engine: Engine, journal: Journal) -> tuple[Fit, State, str | None]:
+    """Run the loop from the last commit to its end; return the fit, its state, why it ended."""
+    asked, corpus, problem = work.asked, work.asked.corpus, engine.problem
+    commit = journal.open(problem)
+    sample = partial(prepare_start_sample, engine.flow, corpus, problem)
+    metric = None
+    if problem.settings.metric:
+        metric = MetricSteps(engine, corpus, 4 * work.facts.nbytes <= memory_of_all())
+    if commit is None or commit.record["phase"] == "start":
+        centroids = _first_centroids(asked, engine, partial(sample, None))
+        rows = partial(sample, work.linked, asked.last)
+        begin = partial(initialise, engine, journal, rows, centroids, asked.last)
+    else:
+        engine = metric.resumed(commit) if metric else engine
+        begin = partial(resume, engine, commit)
+    fit = Fit(engine, journal, problem.settings.max_iter, work.refining)
+    state, stop = fit.run(begin)
+    if metric and not is_trimmed(fit):
+        state, stop = follow_labels(metric, fit, state, stop)
+    if problem.settings.trim_outliers:
+        state, stop = keep_outliers_out(fit, stop)
+    if isinstance(state.sums, Owned):
+        state = state.sums.owners.ended(state)
+    return fit, state, stop
 
 
 def _first_centroids(

@@ -12,7 +12,8 @@ import numpy as np
 from hmrf_dask.checkpoints.records import CheckpointStore, Commit, LabelsFile
 from hmrf_dask.errors import RunDirectoryError, rows_moved
 from hmrf_dask.fit.loop import LAST_ITERATIONS, Iteration, Position
-from hmrf_dask.fit.m_step import FLOOR, centroids_of, effective_share, keeps_centroid
+from hmrf_dask.fit.m_step import FLOOR, effective_share, keeps_centroid
+from hmrf_dask.fit.owners import Owned
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.problem import LabelFiles, Problem
 from hmrf_dask.flow.dataflow import Lazy, share_array
@@ -20,9 +21,20 @@ from hmrf_dask.kernels.compiled import frozen
 from hmrf_dask.progress import Tell
 from hmrf_dask.tasks import start_sample
 from hmrf_dask.tasks.answers import Agreement
-from hmrf_dask.tasks.model import NO_FACTOR, Energy, Limits, Model, State, WeightPrior
+from hmrf_dask.tasks.model import (
+    NO_FACTOR,
+    Energy,
+    Limits,
+    Model,
+    NoCentroids,
+    State,
+    WeightPrior,
+    centroids_of,
+)
+from hmrf_dask.tasks.owners import CENTROIDS, KeptRows
 from hmrf_dask.tasks.partitions import cut_labels, write_free, write_linked
 
+SENT = 2**19  # bytes of centroids that owners send for a commit
 log = logging.getLogger("hmrf_dask")
 
 
@@ -159,7 +171,12 @@ class Journal:
             "strength": state.prior.strength,
             "offset": state.prior.offset,
         }
-        self.run.commit(self.next, record, state_arrays(state), [*state.free, *state.linked])
+        arrays, owned = state_arrays(state), list[LabelsFile]()
+        if not len(arrays["centroids"]) and len(arrays["kept"]):
+            centroids = state.model.centroids
+            owned = centroids.owners.written(centroids, self.run, self.next)
+            arrays["kept"] = np.zeros(0, np.int64)
+        self.run.commit(self.next, record, arrays, [*state.free, *state.linked, *owned])
         self.committed += 1
         health = _health(state)
         self._report(phase, number, iteration, health)
@@ -226,7 +243,11 @@ def state_arrays(state: State) -> dict[str, np.ndarray[Any, Any]]:
     """
     model = state.model
     rows = np.flatnonzero(keeps_centroid(state))
-    centroids = model.centroids[rows] if len(rows) < model.n_clusters else model.centroids
+    if isinstance(model.centroids, Owned):  # none of many: their owners write them
+        few = rows if 8 * len(rows) * len(model.weights) <= SENT else rows[:0]
+        centroids = model.centroids.owners.rows(model.centroids, few)
+    else:
+        centroids = model.centroids[rows] if len(rows) < model.n_clusters else model.centroids
     limits = {} if model.limits is None else asdict(model.limits)
     return {
         "weights": model.weights,
@@ -256,7 +277,7 @@ def restore(engine: Engine, commit: Commit) -> State:
     model = Model(
         problem.distortion,
         arrays["weights"],
-        np.zeros((n_clusters, n_features)),
+        NoCentroids(n_clusters, n_features),
         record["smoothing"],
         record["exponent"],
         Limits(arrays["reach"], arrays["middle"]) if "reach" in arrays else None,
@@ -273,8 +294,13 @@ def restore(engine: Engine, commit: Commit) -> State:
     )
     sums, counts = engine.total_sums(model, state)
     state = replace(state, sums=sums, counts=counts)
-    centroids = centroids_of(state)
-    centroids[arrays["kept"]] = arrays["centroids"]
+    owned = tuple(file for file in commit.files if file.part.startswith(CENTROIDS))
+    kept = KeptRows(arrays["kept"], arrays["centroids"], engine.run, owned)
+    if engine.owners is not None:
+        return replace(state, model=engine.owners.restored(state, kept))
+    none = np.zeros((n_clusters, n_features))
+    centroids = centroids_of(replace(state, model=replace(model, centroids=none)))
+    kept.put(0, centroids)
     return replace(state, model=replace(model, centroids=centroids))
 
 

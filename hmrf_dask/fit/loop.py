@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from hmrf_dask.fit.problem import LabelFiles, undecided_labels
 from hmrf_dask.fit.refinement import first_variation
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.model import Energy, Model, State, WeightPrior
-from hmrf_dask.types import FloatArray
 
 UNFINISHED = "max_iter iterations done"
 LAST_ITERATIONS = 5  # that `tol` compares: one alone may lower J little, and those after it more
@@ -172,7 +171,7 @@ class Fit:
 
 def begin(
     engine: Engine,
-    centroids: FloatArray,
+    centroids: Any,
     *,
     smoothing: float = 0.0,
     free: tuple[LabelsFile, ...] | None = None,
@@ -199,15 +198,19 @@ def begin(
     return Iteration(replace(state, energy=energy), moved, (("begin", energy.value),))
 
 
-def _first_state(engine: Engine, centroids: FloatArray, smoothing: float) -> State:
+def _first_state(engine: Engine, centroids: Any, smoothing: float) -> State:
     """Return the state before any row has a label; all features weigh 1."""
     problem = engine.problem
     weights = np.ones(problem.extent.n_features)
     exponent = fixed_point_exponent(problem.extent.n_rows, engine.summand_bound(weights))
-    return State(
+    n_clusters, model = (
+        problem.settings.n_clusters,
         Model(problem.distortion, weights, centroids, smoothing, exponent),
-        sums=np.zeros((len(centroids), problem.extent.n_features + 1), np.int64),
-        counts=np.zeros(len(centroids), np.int64),
+    )
+    return State(
+        model if engine.owners is None else engine.owners.placed(model, centroids),
+        sums=engine.no_sums(n_clusters),
+        counts=np.zeros(n_clusters, np.int64),
         free=(),
         linked=(),
         energy=Energy(),
@@ -232,7 +235,7 @@ def fit_iteration(
         # 2a. E-step (section 3.4): every row to the cluster that lowers J most, the rest held.
         labelled, moved = expectation(engine, state)
         if moved == 0:
-            return Iteration(state, stop="no label moved")
+            return Iteration(replace(state, sums=labelled.sums), stop="no label moved")
         # J after it and the centroids of 2b come from one pass: either step may still be undone.
         labelled, after = maximisation_after(engine, labelled, moved, learning=learning)
         if labelled.energy.total > state.energy.total:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hmrf_dask.distortions.base import Remade
 from hmrf_dask.distortions.idivergence import LEAST, IDivergence
+from hmrf_dask.fit.owners import Owned
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import share_array, tree
-from hmrf_dask.kernels.gradients import squares_by_length, sum_of_clusters, weighted_squares
+from hmrf_dask.kernels.gradients import RUNS, squares_by_length, weighted_squares
 from hmrf_dask.kernels.metric import prior_of
 from hmrf_dask.kernels.reweighting import Gathered, gather, reweigh
 from hmrf_dask.kernels.sums import fixed_point_exponent
+from hmrf_dask.tasks import cluster_totals
 from hmrf_dask.tasks.first_centroids import Lowest, farthest, merge_lowest
 from hmrf_dask.tasks.gradients import (
     Overall,
@@ -24,25 +26,19 @@ from hmrf_dask.tasks.gradients import (
     noted_rows,
     squares_of_slice,
 )
-from hmrf_dask.tasks.model import Model, State, WeightPrior, real_sums
+from hmrf_dask.tasks.model import Model, State, WeightPrior, centroids_of, real_sums, without_sum
 from hmrf_dask.tasks.partitions import RowTerms, StoredLabels, add_limbs
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 FEW = 16  # one row in so many
-COLUMNS = 1024  # columns that show whether a cluster has a direction, nearly always
-
-
-def centroids_of(state: State) -> FloatArray:
-    """Return the centroids the state's sums ask for; undecided clusters keep theirs."""
-    model = state.model
-    sums = (state.sums, model.exponent, state.counts)
-    return model.distortion.centroids(*sums, model.weights, model.smoothing, model.centroids)
 
 
 def keeps_centroid(state: State) -> BoolArray:
     """Return which clusters have a centroid that their sums alone do not give."""
     if state.optimal:
         return vacant_clusters(state)
+    if isinstance(state.sums, Owned):
+        return state.sums.owners.differing(state)
     model = state.model
     alone = replace(state, model=replace(model, centroids=np.zeros_like(model.centroids)))
     return np.asarray((centroids_of(alone) != model.centroids).any(axis=1))
@@ -50,7 +46,7 @@ def keeps_centroid(state: State) -> BoolArray:
 
 def maximisation(engine: Engine, state: State) -> State:
     """Return the state at its optimal centroids, Σ D computed again."""
-    return _optimal(engine, state, *state.model.remade(state.sums, state.counts))
+    return _optimal(engine, state, *engine.remade(state))
 
 
 def maximisation_after(
@@ -65,7 +61,7 @@ def maximisation_after(
     if state.model.limits is not None:
         return state, maximisation(engine, state)
     near = not learning and FEW * moved < engine.problem.extent.n_rows
-    model, made = state.model.remade(state.sums, state.counts, compared=True, near=near)
+    model, made = engine.remade(state, compared=True, near=near)
     if made.closed_before is not None:
         state = _measured(engine, state, made.closed_before)
     return state, _optimal(engine, state, model, made)
@@ -73,7 +69,7 @@ def maximisation_after(
 
 def _optimal(engine: Engine, state: State, model: Model, made: Remade) -> State:
     """Return the state with the model of its optimal centroids."""
-    engine.share_model(model)
+    engine.send_ahead(model)
     after = replace(state, model=model, optimal=True)
     if made.closed is not None and model.linear:
         return _measured(engine, after, made.closed)
@@ -91,8 +87,8 @@ def vacant_clusters(state: State) -> BoolArray:
     """Return which clusters have no row, or none with a direction where rows may have none."""
     vacant = np.asarray(state.counts == 0)
     if state.model.distortion.zero_rows == "undecided":
-        suspects = np.flatnonzero(~state.sums[:, :COLUMNS].any(axis=1))
-        vacant[suspects] |= ~state.sums[suspects].any(axis=1)
+        owned = isinstance(state.sums, Owned)
+        vacant |= state.sums.owners.vacant(state.sums) if owned else without_sum(state.sums)
     return vacant
 
 
@@ -126,7 +122,6 @@ def reseed(engine: Engine, state: State) -> State | None:
 
 # ---- the closed forms
 
-TOGETHER = 2**16  # numbers of several clusters that are worked on at once: they stay in the cache
 PAPER_RATE = 1.75
 RATE = 0.12  # of the scale-free step; the paper's 1.75 is about this on its data
 FLOOR = 1e-3  # least weight of a feature where their mean is 1
@@ -165,7 +160,7 @@ def prior_value(engine: Engine, state: State) -> float:
     prior, weights = state.prior, state.model.weights
     rule = engine.problem.distortion.learning
     if rule == "gradient" and prior.strength:
-        whole = full_sums(state.model, sum_of_clusters(state.sums))
+        whole = full_sums(state.model, sum_of_clusters(engine, state))
         length = float(np.sqrt((whole * whole).sum()))
         return -prior.strength * (engine.problem.extent.n_rows - length)
     if rule == "entropy" and prior.strength:
@@ -174,6 +169,13 @@ def prior_value(engine: Engine, state: State) -> float:
             (scale * (weights * np.log(weights) - weights) - prior.reference * weights).sum()
         )
     return 0.0
+
+
+def sum_of_clusters(engine: Engine, state: State) -> IntArray:
+    """Return the sums of a state over all clusters, as of one cluster: (1, d + 1)."""
+    zeros = np.zeros((1, engine.problem.extent.n_features + 1), np.int64)
+    whole: IntArray = engine.folded(state, cluster_totals.add_sums, zeros)
+    return whole
 
 
 def full_sums(model: Model, sums: IntArray) -> FloatArray:
@@ -236,7 +238,7 @@ def reweighted(
         else:
             sums, counts = engine.total_sums(model, moved)
         moved = replace(moved, model=model, sums=sums, counts=counts)
-    moved = replace(moved, model=replace(model, centroids=centroids_of(moved)))
+    moved = replace(moved, model=engine.at_optimum(moved))
     return replace(moved, energy=engine.energy(moved, prior_value(engine, moved)))
 
 
@@ -295,7 +297,7 @@ def _moments(engine: Engine, model: Model) -> FloatArray:
         else:
             bounds = np.maximum(np.abs(extent.minimum), np.abs(extent.maximum)) ** 2
         units = _fixed_points(bounds, extent.n_rows)
-        shared, known = flow.share(model), share_array(flow, units)
+        shared, known = flow.share(model.without_centroids()), share_array(flow, units)
         blocks = (part.block for part in engine.problem.free)
         limbs = [flow.lazy(feature_moments, block, shared, known) for block in blocks]
         engine.moments = flow.compute([tree(flow, add_limbs, limbs)])[0] / units
@@ -309,32 +311,13 @@ def _fixed_points(bounds: FloatArray, n_rows: int) -> FloatArray:
     return np.asarray((2.0 ** np.asarray(exponents, np.float64))[each], np.float64)
 
 
-def over_clusters(shape: tuple[int, ...], part: Callable[[slice], FloatArray]) -> FloatArray:
-    """Return the sum over clusters of `part`, which gives it by feature for some of them.
-
-    Of arrays as large as the centroids, shape (K, d), no copy is made.
-    """
-    n_clusters, n_features = shape
-    step = max(1, TOGETHER // n_features)
-    total = np.zeros(n_features)
-    for first in range(0, n_clusters, step):
-        total += part(slice(first, first + step))
-    return total
-
-
 def _variance_weights(engine: Engine, state: State) -> FloatArray:
     """Return a_m = N / (scatter of feature m and of violated pairs)."""
     n_rows, moments = engine.problem.extent.n_rows, _moments(engine, state.model)
-    whole = real_sums(state.sums.sum(axis=0), state.model.exponent)[:-1]
+    whole = real_sums(sum_of_clusters(engine, state)[0], state.model.exponent)[:-1]
     overall = np.maximum(moments - whole * whole / n_rows, 0.0)
-
-    def between(clusters: slice) -> FloatArray:
-        """Return, by feature, the scatter of some clusters' means."""
-        totals = real_sums(state.sums[clusters, :-1], state.model.exponent)
-        counts = np.maximum(state.counts[clusters], 1)[:, None]
-        return np.asarray((totals * totals / counts).sum(axis=0), np.float64)
-
-    scatter = np.maximum(moments - over_clusters(state.model.centroids.shape, between), 0.0)
+    between = engine.folded(state, cluster_totals.add_scatter_between, np.zeros(len(whole)))
+    scatter = np.maximum(moments - between, 0.0)
     scatter += pair_statistics(engine, state)
     least = np.maximum(LEAST_VARIANCE * overall, LEAST_MOMENT * moments)
     varies = overall > LEAST_MOMENT * moments  # the others tell nothing and keep their weights
@@ -348,20 +331,11 @@ def scatter_of(engine: Engine, state: State, *, settled: bool) -> Scatter:
     assert isinstance(distortion, IDivergence)
     moments, u, alpha = _moments(engine, model), distortion.uniform, model.smoothing
     n_rows = engine.problem.extent.n_rows
-    totals = real_sums(state.sums.sum(axis=0), model.exponent)[:-1]
+    totals = real_sums(sum_of_clusters(engine, state)[0], model.exponent)[:-1]
     overall = np.maximum((totals / n_rows + alpha * u) / (1.0 + alpha), LEAST)
 
-    def distortions(clusters: slice) -> FloatArray:
-        """Return, by feature, what the centroids of some clusters add."""
-        centroids = np.maximum(model.centroids[clusters], LEAST)
-        counts, logarithms = state.counts[clusters, None], np.log(centroids)
-        own: FloatArray = centroids * counts
-        own -= real_sums(state.sums[clusters, :-1], model.exponent) * logarithms
-        if settled and alpha:
-            own += (alpha * counts) * (u * (np.log(u) - logarithms) - u + centroids)
-        return np.asarray(own.sum(axis=0), np.float64)
-
-    own = moments + over_clusters(model.centroids.shape, distortions)
+    zeros = np.zeros(len(totals))
+    own = moments + engine.folded(state, cluster_totals.add_distortions, zeros, settled)
     whole = moments + n_rows * overall - totals * np.log(overall)
     own = own + pair_statistics(engine, state)
     if settled:
@@ -490,7 +464,7 @@ def _squares(
 def weight_gradient(engine: Engine, state: State, gathered: Gathered | None = None) -> FloatArray:
     """Return ∂J/∂a by feature, priors included."""
     model, strength = state.model, state.prior.strength
-    n_rows, whole = engine.problem.extent.n_rows, sum_of_clusters(state.sums)
+    n_rows, whole = engine.problem.extent.n_rows, sum_of_clusters(engine, state)
     # A centred row's part is (x + e)² − e², x + e at most 1/√a
     bound = max(engine.summand_bound(model.weights) ** 2, 1.0 / float(model.weights.min()))
     exponent = fixed_point_exponent(n_rows, (1.0 + strength) * bound)
@@ -500,7 +474,9 @@ def weight_gradient(engine: Engine, state: State, gathered: Gathered | None = No
     totals = _squares(engine, state, overall, exponent, gathered) * 2.0**-exponent
     own = model.weights * (totals[:-1] + totals[-1])
     unit, roots = 2.0**-model.exponent, np.sqrt(model.weights)
-    by_log = 0.5 * (own - unit * squares_by_length(state.sums, roots))
+    runs = np.zeros((RUNS, len(roots)))
+    squares = engine.folded(state, cluster_totals.add_squares_by_length, runs, roots).sum(axis=0)
+    by_log = 0.5 * (own - unit * squares)
     if strength:
         by_log += 0.5 * strength * unit * squares_by_length(whole, roots)
     by_log += pair_statistics(engine, state)

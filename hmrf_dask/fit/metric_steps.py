@@ -18,7 +18,7 @@ from hmrf_dask.checkpoints.records import Commit
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Extent
 from hmrf_dask.fit.loop import Fit, Iteration, Position, check_progress
-from hmrf_dask.fit.m_step import centroids_of, prior_value
+from hmrf_dask.fit.m_step import prior_value
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import extent_of, survey_corpus
 from hmrf_dask.flow.dataflow import Dataflow, share_array, tree
@@ -26,7 +26,7 @@ from hmrf_dask.kernels.metric import NEGLIGIBLE, factor_of, vectors_before, vect
 from hmrf_dask.kernels.sketches import Basis, power_below, sketch_exponent
 from hmrf_dask.kernels.sums import fixed_point_exponent
 from hmrf_dask.tasks.metric import in_metric, scatter_of
-from hmrf_dask.tasks.model import NO_FACTOR, Energy, State, real_sums
+from hmrf_dask.tasks.model import NO_FACTOR, Energy, State, centroids_of, real_sums
 from hmrf_dask.tasks.partitions import add_limbs
 from hmrf_dask.types import BoolArray, FloatArray
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from hmrf_dask.checkpoints.records import CheckpointStore
+from hmrf_dask.distortions.base import Remade
+from hmrf_dask.fit.owners import Owned, Owners
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, tree
+from hmrf_dask.flow.graphs import Joined
 from hmrf_dask.kernels.exact import exact_integer
 from hmrf_dask.kernels.sums import add_sums, add_to, joined
 from hmrf_dask.linked.plan import Scale, make_scale
 from hmrf_dask.tasks import icm, partitions
-from hmrf_dask.tasks.model import Energy, Model, State, exact, gather_energy
+from hmrf_dask.tasks.cluster_totals import Clusters
+from hmrf_dask.tasks.model import Energy, Model, State, centroids_of, exact, gather_energy
+from hmrf_dask.tasks.owners import counts_of, report_of
 from hmrf_dask.tasks.partitions import (
     LabelStore,
     StoredLabels,
@@ -61,9 +68,11 @@ class Engine:
     run: CheckpointStore
     number: int = 0  # of the iteration whose labels are being written
     moments: FloatArray | None = None  # feature moments of the corpus, once they were asked for
+    owners: Owners | None = None  # who has sums and centroids, if not the driver
     _known: list[CorpusTerms] = field(default_factory=list, init=False, repr=False)
     _priced: list[Pricing] = field(default_factory=list, init=False, repr=False)
     _sent: tuple[Model, Lazy] | None = field(default=None, init=False, repr=False)
+    _held: list[Lazy] = field(default_factory=list, init=False, repr=False)  # what was sent ahead
 
     @property
     def learning(self) -> bool:
@@ -73,8 +82,48 @@ class Engine:
     def share_model(self, model: Model) -> Lazy:
         """Return a model for the tasks of passes to come; it is sent once, from now on."""
         if self._sent is None or self._sent[0] is not model:
-            self._sent = model, self.flow.broadcast(model)
+            owned = isinstance(model.centroids, Owned)
+            sent = model.centroids.owners.model(model) if owned else self.flow.broadcast(model)
+            self._sent = model, sent
         return self._sent[1]
+
+    def send_ahead(self, model: Model) -> None:
+        """Begin to send a model that the next pass needs."""
+        if isinstance(model.centroids, Owned):
+            sent, self._held = model.centroids.owners.ahead(model)
+            self._sent = model, sent
+        else:
+            self.share_model(model)
+
+    def share_ready(self, model: Model) -> Lazy:
+        """Return the same for tasks that compare rows with all centroids."""
+        sent = self.share_model(model)
+        return model.centroids.owners.ready(sent) if isinstance(sent, Joined) else sent
+
+    def remade(
+        self, state: State, *, compared: bool = False, near: bool = False
+    ) -> tuple[Model, Remade]:
+        """Return the model of the centroids that a state's sums ask for; see `Model.remade`."""
+        if isinstance(state.sums, Owned):
+            return state.sums.owners.remade(state, compared=compared, near=near)
+        return state.model.remade(state.sums, state.counts, compared=compared, near=near)
+
+    def at_optimum(self, state: State) -> Model:
+        """Return the model of a state with the centroids its sums ask for; see `centroids_of`."""
+        if isinstance(state.sums, Owned):
+            return self.remade(state)[0]
+        return replace(state.model, centroids=centroids_of(state))
+
+    def folded(self, state: State, add: Callable[..., Any], total: Any, *arguments: Any) -> Any:
+        """Return `add(total, clusters, *arguments)`, owner by owner: each adds to what was before.
+
+        See `tasks.cluster_totals`.
+        """
+        if isinstance(state.sums, Owned):
+            return state.sums.owners.folded(state, add, total, *arguments)
+        n_clusters = state.model.n_clusters
+        clusters = Clusters(state.model, state.sums, state.counts, 0, n_clusters)
+        return add(total, clusters, *arguments)
 
     def corpus_terms(self, weights: FloatArray) -> CorpusTerms:
         """Return the terms of all rows under these weights; those of the last two are cached."""
@@ -177,7 +226,7 @@ class Engine:
         for known in self._priced:
             if known.weights is model.weights and known.scale == scale:
                 return known
-        shared = self.flow.share(model)
+        shared = self.flow.share(model.without_centroids())
         blocks = [
             self.flow.lazy(
                 icm.price_pairs, *(problem.linked[place].block for place in pair.partitions),
@@ -260,6 +309,8 @@ class Engine:
     def distortion_sum(self, state: State) -> int:
         """Return the exact Σ D of a state: from its sums where that can be, else from every row."""
         model, flow = state.model, self.flow
+        if model.linear and isinstance(state.sums, Owned):
+            return self.corpus_terms(model.weights).offsets + state.sums.owners.closed(state)
         if model.linear:
             sums = (state.sums, state.counts, model.exponent)
             closed = model.distortion.closed_distances(model.table(), model.weights, *sums)
@@ -280,12 +331,14 @@ class Engine:
         penalties = self.flow.compute(self.violations(state.model, list(state.linked)))
         return gather_energy(distortion, penalties, prior)
 
-    def total_sums(self, model: Model, state: State) -> tuple[IntArray, IntArray]:
+    def total_sums(self, model: Model, state: State) -> tuple[Any, IntArray]:
         """Return sums and counts from nothing under the model's weights.
 
-        Where the weights are new, the terms of the rows are made in the same graph.
+        Where the weights are new, the terms of the rows are made in the same graph. Owners hold the
+        sums, if there are any.
         """
-        flow, weights, shared = self.flow, model.weights, self.share_model(model)
+        flow, weights = self.flow, model.weights
+        shared = flow.broadcast(model.without_centroids())
         known = next((terms for terms in self._known if terms.weights is weights), None)
         terms = self._planned_terms(weights) if known is None else known.rows
         free, linked = self._slices(state, terms)
@@ -293,13 +346,28 @@ class Engine:
             flow.lazy(partitions.total, task_slice, shared, self.store)
             for task_slice in [*free, *linked]
         ]
-        wanted = sums if self.in_process else [tree(flow, add_sums, sums)]
+        wanted, owned = sums if self.in_process else [tree(flow, add_sums, sums)], None
+        if self.owners is not None:
+            owned, made = self.owners.summed(sums)
+            wanted = [tree(flow, add_sums, [flow.lazy(counts_of, one) for one in sums]), *made]
         if known is None:
             computed = self._compute_terms(weights, terms, wanted)[1]
         else:
             computed = flow.compute(wanted)
+        if owned is not None:
+            return owned, computed[0].counts
         whole = joined(computed).finish()
         return whole.dense if whole.is_dense else whole.to_dense(), whole.counts
+
+    def first_centroids(self, centroids: Lazy) -> Any:
+        """Return centroids that a task makes: lazily still, where owners are to have them."""
+        return centroids if self.owners is not None else self.flow.compute([centroids])[0]
+
+    def no_sums(self, n_clusters: int) -> Any:
+        """Return the sums of no rows."""
+        if self.owners is not None:
+            return self.owners.no_sums()
+        return np.zeros((n_clusters, self.problem.extent.n_features + 1), np.int64)
 
     def with_sums(self, state: State) -> State:
         """Return a state with its sums from its labels: the same integers, wherever they were."""
@@ -337,7 +405,14 @@ class Engine:
         flow, problem = self.flow, self.problem
         linked = [flow.lazy(partitions.file_of, step) for step in steps[len(problem.slices) :]]
         penalties = self.violations(state.model, linked)
-        whole, *costs = flow.compute([tree(flow, partitions.merge_steps, steps), *penalties])
+        owned, made = isinstance(state.sums, Owned), list[Lazy]()
+        if owned:
+            owners = state.sums.owners
+            sums, made = owners.summed(steps, state.sums, in_place=in_place)
+            if in_place and state.model.limits is None:  # an E-step: the M-step follows
+                made = owners.remaking(state.model, sums, made)
+            steps = [flow.lazy(report_of, step) for step in steps]
+        whole, *costs = flow.compute([tree(flow, partitions.merge_steps, steps), *penalties, *made])
         files = {file.part: file for file in whole.files}
         after = replace(
             state,
@@ -345,9 +420,14 @@ class Engine:
             linked=tuple(files[part.name] for part in problem.linked),
             optimal=False,
         )
-        sums = add_to(state.sums, whole.sums, in_place=in_place)
+        if owned:
+            sums.answers = costs[len(penalties) :]
+        else:
+            sums = add_to(state.sums, whole.sums, in_place=in_place)
         after = replace(after, sums=sums, counts=state.counts + whole.sums.counts)
         # the moved rows' exact differences: Σ D exact to the last bit
         distortion = state.energy.distortion + exact_integer(whole.change)
-        energy = replace(gather_energy(distortion, costs, 0.0), prior=state.energy.prior)
+        energy = replace(
+            gather_energy(distortion, costs[: len(penalties)], 0.0), prior=state.energy.prior
+        )
         return replace(after, energy=energy), whole.n_moved

@@ -242,6 +242,8 @@ def examine_own(flow: Dataflow, corpus: Corpus, distortion: Distortion, n_cluste
 ROW_TERMS = 96  # bytes a row: its eight terms; labels before and after, distance, moved
 LIMITED = 128  # the same under limits: distances, limits and labels in two clusters, factors
 LABEL = 4
+ADDING = "a task that adds up sums"
+HELD = 4  # arrays of all its clusters that an owner holds next to what workers send it
 SUMMAND = 16  # bytes an entry as first variation reads it, and while it is made
 
 
@@ -288,7 +290,7 @@ def plan_tasks(
         step.append(("limits of its rows", LIMITED * facts.longest_block))
     tasks = [
         TaskMemory("an E-step task", tuple(step)),
-        TaskMemory("a task that adds up sums", ((f"{FAN + 1} of them", (FAN + 1) * dense),)),
+        TaskMemory(ADDING, ((f"{FAN + 1} of them", (FAN + 1) * dense),)),
     ]
     sample = start_sample_size(facts.n_rows, settings)
     rows = (f"{sample} rows, three times while they are put together", 3 * _share(facts, sample))
@@ -307,6 +309,20 @@ def plan_tasks(
         tasks.append(linked)
         start.extend(linked.parts)
     return [*tasks, TaskMemory("a start", tuple(start))]
+
+
+def with_owners(tasks: Sequence[TaskMemory], n_owners: int, n_workers: int) -> list[TaskMemory]:
+    """Return the tasks where owners add up sums: each has its share, and what workers send it."""
+
+    def of_owner(task: TaskMemory) -> TaskMemory:
+        """Return the task of an owner in the place of one that adds up sums."""
+        if task.name != ADDING:
+            return task
+        ((_, size),) = task.parts
+        held = (n_workers + HELD) * size // (n_owners * (FAN + 1))
+        return TaskMemory("an owner of clusters", (("its sums and those of workers", held),))
+
+    return [of_owner(task) for task in tasks]
 
 
 def _share(facts: Facts, n_rows: int) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.fit.m_step import maximisation
+from hmrf_dask.fit.owners import Owned
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.flow.dataflow import Lazy, share_array, tree
 from hmrf_dask.rows.block import RowBlock
@@ -61,7 +62,10 @@ def first_variation(engine: Engine, state: State) -> tuple[State, int]:
     The same state, and 0, when J would not fall.
     """
     flow = engine.flow
-    sources = flow.share(Sources.of(state))
+    if isinstance(state.sums, Owned):
+        sources = state.sums.owners.sources(state, engine.share_model(state.model))
+    else:
+        sources = flow.share(Sources.of(state))
     proposals = _propose(engine, state, sources)
     if not len(proposals.gains):
         return state, 0

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +91,7 @@ def initialise(
     started = sample()
     if len(names) == 1:
         lazy_centroids = engine.flow.lazy(start_centroids, started, names[0])
-        return _from_centroids(engine, journal, engine.flow.compute([lazy_centroids])[0])
+        return _from_centroids(engine, journal, engine.first_centroids(lazy_centroids))
     choice = _run_pool(engine, journal, started, names)
     journal.choose(choice.reason, choice.record())
     if last is not None and choice.winner.name == FROM_LAST and not _runs_whole(problem):
@@ -98,7 +99,7 @@ def initialise(
     return _from_winner(engine, journal, started, choice.winner)
 
 
-def _from_centroids(engine: Engine, journal: Journal, centroids: FloatArray) -> Position:
+def _from_centroids(engine: Engine, journal: Journal, centroids: Any) -> Position:
     engine.number = journal.next
     warm = bool(engine.problem.distortion.warm_smoothings)
     return _committed(journal, begin(engine, centroids), warm=warm)
@@ -241,7 +242,7 @@ def _from_winner(engine: Engine, journal: Journal, sample: Lazy, winner: Candida
         journal.n_iter = winner.n_iter
         journal.history = [("start", step, value) for step, value in winner.history]
     lazy_centroids = flow.lazy(candidate_centroids, sample, engine.run, winner.file)
-    centroids: FloatArray = flow.compute([lazy_centroids])[0]
+    centroids = engine.first_centroids(lazy_centroids)
     engine.number = journal.next
     free = linked = None
     if ended:

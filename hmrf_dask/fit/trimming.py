@@ -15,6 +15,7 @@ from hmrf_dask.flow.dataflow import share_array, tree
 from hmrf_dask.tasks.model import Limits, State
 from hmrf_dask.tasks.outliers import added, by_nearest, reach_of, remote_counts
 from hmrf_dask.tasks.partitions import StoredLabels
+from hmrf_dask.tasks.trimming import middle_of
 
 MOST = 4  # phases: the first two find most of the outliers, more than four nothing
 
@@ -59,8 +60,9 @@ def limited(engine: Engine, state: State) -> State:
     before: it is another J, and falls from here on.
     """
     flow, problem, rule = engine.flow, engine.problem, engine.problem.settings.outliers
-    middle = state.model.distortion.middle(state.model.table())
-    shared, known = engine.share_model(state.model), share_array(flow, middle)
+    shared = engine.share_model(state.model)
+    (middle,) = flow.compute([flow.lazy(middle_of, shared)])
+    known = share_array(flow, middle)
     counts = [
         flow.lazy(remote_counts, part.block, StoredLabels(engine.run, [file]), shared, known)
         for part, file in zip(problem.free, state.free, strict=True)

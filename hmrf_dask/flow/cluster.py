@@ -11,18 +11,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import psutil
 
-from hmrf_dask.errors import ClusterError, HmrfError, RunDirectoryError, counted
+from hmrf_dask.errors import ClusterError, HmrfError, LostOwnerError, RunDirectoryError, counted
 from hmrf_dask.flow.clients import (
     AGAIN,
-    LEAST,
     SilentClusterError,
     active_client,
     ask,
@@ -34,14 +31,16 @@ from hmrf_dask.flow.clients import (
     patience,
     setting,
 )
+from hmrf_dask.flow.crew import crew_of
 from hmrf_dask.kernels.compiled import kernel_path, path_differences
-from hmrf_dask.storage.remote import seconds_of, signs_of_life
+from hmrf_dask.storage.remote import signs_of_life, store_traffic
 
 if TYPE_CHECKING:
     from hmrf_dask.checkpoints.directory import RunDirectory
 
 log = logging.getLogger("hmrf_dask")
 METRIC = "hmrf_life"
+TRAFFIC = "hmrf_traffic"
 POLL = 2.0  # seconds between two surveys of the workers while a graph runs
 STALE = 30.0  # seconds without a heartbeat after which a worker is not busy
 SHARE = 0.01  # of a core that a task takes at least while it computes
@@ -52,14 +51,20 @@ class LostWorkError(ClusterError):
     """Tasks were cancelled: the scheduler went away, or a value they need is gone for good."""
 
 
-def wait_for(client: Any, futures: Sequence[Any], keys: Collection[str] = ()) -> None:
+def wait_for(
+    client: Any,
+    futures: Sequence[Any],
+    keys: Collection[str] = (),
+    needed: frozenset[str] = frozenset(),
+) -> None:
     """Wait until all futures are done; give up, and drop them, when nothing progresses any more.
 
-    `keys` are those of all tasks that the futures need, where they are more.
+    `keys` are those of all tasks that the futures need, where they are more, and `needed` the
+    workers that some of them must run on: LostOwnerError where one is gone.
     """
     leave_the_pool()
     try:
-        _wait(client, futures, keys or [future.key for future in futures])
+        _wait(client, futures, keys or [future.key for future in futures], needed)
     except BaseException:  # Ctrl-C in a notebook keeps the frame, and the frame keeps the futures
         _cancel(client, futures)
         raise
@@ -111,10 +116,14 @@ def compute(*values: Any) -> tuple[Any, ...]:
     return tuple(fetch(client, futures))
 
 
-def _wait(client: Any, futures: Sequence[Any], keys: Collection[str]) -> None:
+def _wait(
+    client: Any, futures: Sequence[Any], keys: Collection[str], needed: frozenset[str]
+) -> None:
     from distributed import wait
 
-    watch = Watch(client, keys)
+    watch = Watch(client, keys, needed)
+    if crew_of(client).is_due:
+        watch.look(0)
     lost = f"the scheduler must stay, got {watch.address} gone, or the work cancelled"
     while not any(future.status == "error" for future in futures):
         try:
@@ -177,13 +186,16 @@ def workers_by_name(client: Any, *, seconds: float | None = None) -> dict[str, d
 class Watch:
     """Judges, look by look, whether tasks progress."""
 
-    def __init__(self, client: Any, keys: Collection[str]) -> None:
+    def __init__(
+        self, client: Any, keys: Collection[str], needed: frozenset[str] = frozenset()
+    ) -> None:
         self.address = client_of(client)
         self._client = client
+        self._needed = needed
         self._keys = frozenset(map(str, keys))
         self._asked = list(keys)
         self._progress = self._took_work = self._noticed = self._answered = time.monotonic()
-        self._enough = self._progress
+        self._crew = crew_of(client)
         self._done = 0
         self._transfers = -1
         self._statuses: dict[Any, Any] | None = None
@@ -201,10 +213,12 @@ class Watch:
             return
         now = self._answered = time.monotonic()
         self._states = {name: WorkerState.of(worker) for name, worker in found.items()}
+        if gone := sorted(self._needed - found.keys()):
+            raise LostOwnerError(f"workers must stay, got {', '.join(gone)} gone; {AGAIN}")
         for name, state in self._states.items():
             if self._heard.get(name, (None,))[0] != state.last_seen:
                 self._heard[name] = state.last_seen, now
-        self._check_number(now)
+        self._crew.check(len(found), self.address)
         works = self._lives_go_on(now)
         self._judge(ended or works or self._tasks_end())
         self._check_taken(ended)
@@ -239,19 +253,6 @@ class Watch:
             raise ClusterError(
                 f"no worker of {self.address} took work for {allowed:g} s: {self._idle()}, and "
                 f"{AGAIN}"
-            )
-
-    def _check_number(self, now: float) -> None:
-        """Raise where fewer workers than were asked for are there for too long."""
-        least, number = int(setting("least-workers", 0)), len(self._states)
-        if number >= least:
-            self._enough = now
-        allowed = seconds_of("refill-timeout", "10 minutes", least=LEAST)
-        if now - self._enough > allowed:
-            raise ClusterError(
-                f"{counted(least, 'worker')} must stay while the work lasts, got {number} on "
-                f"{self.address} for {allowed:g} s (cluster.wait_for, cluster.wait_seconds); see "
-                f"why lost ones do not come back, and {AGAIN}"
             )
 
     def _lives_go_on(self, now: float) -> bool:
@@ -365,9 +366,21 @@ def report_life() -> None:
         from distributed import get_worker
 
         try:
-            get_worker().metrics.setdefault(METRIC, _life_of_tasks)
+            metrics = get_worker().metrics
+            metrics.setdefault(METRIC, _life_of_tasks)
+            metrics.setdefault(TRAFFIC, _traffic_of)
         except ValueError:  # no task of a worker
             return
+
+
+def threads_here() -> int:
+    """Return how many tasks the worker of this task runs at a time; 1 where it has none."""
+    if "distributed" in sys.modules:
+        from distributed import get_worker
+
+        with suppress(ValueError):
+            return max(1, int(get_worker().state.nthreads))
+    return 1
 
 
 def _life_of_tasks(worker: Any) -> dict[str, float]:
@@ -376,6 +389,11 @@ def _life_of_tasks(worker: Any) -> dict[str, float]:
         running = dict(worker.active_threads)
         signs = signs_of_life()  # each counts as a second of processor time
         return {str(key): _processor_seconds(thread) + signs for thread, key in running.items()}
+
+
+def _traffic_of(worker: Any) -> dict[str, int]:
+    """Return the bytes that a worker sent of its values, and what it had to do with stores."""
+    return {"worker_sent_bytes": worker.transfer_outgoing_bytes_total, **store_traffic()}
 
 
 def _processor_seconds(thread: int) -> float:
@@ -390,7 +408,6 @@ ANSWER = 3.0  # seconds in which a worker answers a client that can reach it
 # By client: the worker that was greeted, and whether it answered.
 _REACHED: WeakKeyDictionary[Any, tuple[str, bool]] = WeakKeyDictionary()
 GRACE = 10.0  # seconds in which a scheduler says which workers are there yet
-TASKS = 2  # of a pass for each local thread: fewer wait for the slowest, each may hold K x d sums
 
 
 def reaches_workers(client: Any) -> bool:
@@ -414,33 +431,6 @@ def reaches_workers(client: Any) -> bool:
         reached = True
     _REACHED[client] = addresses[0], reached
     return reached
-
-
-def slices_of(values: Sequence[Any]) -> list[list[int]]:
-    """Return the numbers of persisted values in slices, a few a thread, each on one worker.
-
-    A worker gets one task a thread: one that waits there is stolen, and drags its rows along. Rows
-    that each task reads for itself are in one place: everywhere.
-    """
-    client, everywhere = active_client(), range(len(values))
-    if client is None:
-        return _split(everywhere, TASKS * local_threads())
-    threads = {name: int(worker["nthreads"]) for name, worker in workers_by_name(client).items()}
-    if not any(hasattr(value, "key") for value in values):
-        return _split(everywhere, TASKS * max(1, sum(threads.values())))
-    kept = futures_of(client, values)
-    places = ask(client, "the scheduler must say where values lie", lambda: client.who_has(kept))
-    numbers: dict[str, list[int]] = {}
-    for number, value in enumerate(values):
-        holders = sorted(set(places.get(value.key, ())) & threads.keys())
-        least = min(holders or threads, key=lambda name: len(numbers.get(name, ())), default="")
-        numbers.setdefault(least, []).append(number)
-    by_worker = [_split(numbers[name], threads.get(name, 1)) for name in sorted(numbers)]
-    return list(chain.from_iterable(by_worker))
-
-
-def _split(numbers: Sequence[int], n_parts: int) -> list[list[int]]:
-    return [part.tolist() for part in np.array_split(numbers, min(n_parts, len(numbers)))]
 
 
 # ---- memory

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from hmrf_dask.errors import ClusterError
 from hmrf_dask.flow.clients import (
     active_client,
     begin,
@@ -28,19 +28,30 @@ from hmrf_dask.flow.cluster import (
     LostWorkError,
     fetch,
     futures_of,
-    other_path,
     reaches_workers,
-    report_life,
-    slices_of,
     wait_for,
+    workers_by_name,
 )
-from hmrf_dask.flow.here import Call, Pool
+from hmrf_dask.flow.graphs import (
+    Constant,
+    Guarded,
+    Known,
+    Planned,
+    Slot,
+    alike,
+    calls_of,
+    is_walked,
+    merged,
+    planned,
+    with_needs,
+)
+from hmrf_dask.flow.here import Pool
+from hmrf_dask.flow.places import homes_of, shares_of, slices_of, some_workers
 from hmrf_dask.kernels.compiled import kernel_path
-from hmrf_dask.rows.files import BlockSource, InTurn
 from hmrf_dask.types import AnyArray
 
 if TYPE_CHECKING:
-    from dask.delayed import Delayed
+    pass
 
 FAN = 8  # children of a node of a reduction tree
 SMALL = 4096  # bytes of an array that may travel as an argument
@@ -57,6 +68,31 @@ class Dataflow:
         """
         return function(*arguments)
 
+    def lazy_at(
+        self,
+        place: str,  # noqa: ARG002 - here all is in one place
+        function: Callable[..., Any],
+        *arguments: Any,
+    ) -> Lazy:
+        """Return the same of the one worker that may run it, on all of its threads."""
+        return self.lazy(function, *arguments)
+
+    def workers(self) -> list[str]:
+        """Return the workers that tasks can be given to by name, at least one; here none."""
+        return []
+
+    def tell(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call function(*arguments) in every worker process, and wait for none of them."""
+
+    @property
+    def n_workers(self) -> int:
+        """How many workers there are now."""
+        return 0
+
+    def homes(self, values: Sequence[Lazy]) -> list[str]:
+        """Return the worker that keeps each value, nothing where none does."""
+        return [""] * len(values)
+
     def share(self, value: Any) -> Lazy:
         """Return `value` as a task result that survives the loss of any worker."""
         return value
@@ -72,6 +108,14 @@ class Dataflow:
     def persist(self, values: Sequence[Lazy]) -> list[Lazy]:
         """Return the values computed and kept where they were computed."""
         return list(values)
+
+    def spread(self, values: Sequence[Lazy], sizes: Sequence[int]) -> list[Lazy]:  # noqa: ARG002
+        """Return the values as `persist` does, each thread of all workers with about as much."""
+        return self.persist(values)
+
+    def begin(self, values: Sequence[Lazy]) -> list[Lazy]:
+        """Return the values, kept as by `persist`; on workers they need not be there yet."""
+        return self.persist(values)
 
     def co_located(self, values: Sequence[Lazy]) -> list[list[int]]:
         """Return the numbers of kept values in slices: one task takes a slice where it is."""
@@ -126,161 +170,6 @@ log = logging.getLogger("hmrf_dask")
 # A worker that died just now takes nothing, and Dask waits for it: a value must arrive in these
 # seconds, and at so many bytes a second.
 ARRIVAL, SLOWEST = 10.0, 20e6
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """A call that runs only where it gives the client's bits: workers join at any time.
-
-    `arguments` holds the literal ones; where a `Slot` stands, a value of another task goes, and
-    where a `BlockSource` stands, the block that it reads: of a list of them one after the other.
-    """
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    path: tuple[tuple[str, str], ...]
-
-    def __call__(self, *values: Any) -> Any:
-        """Return function(*arguments), or raise ClusterError on a machine of another kind."""
-        report_life()
-        own = kernel_path()
-        if tuple(own.items()) != self.path:
-            raise ClusterError(other_path("a worker that joined", own, dict(self.path)))
-        return self.function(*filled(self.arguments, values))
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The place of a value among those a call is given."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A task that gives a value: unlike scattered data it is there again when its worker dies."""
-
-    value: Any
-
-    def __call__(self) -> Any:
-        """Return the value."""
-        return self.value
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """A value in this process, the result of a graph or shared; it goes into calls as it is."""
-
-    value: Any
-
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """A task that was not run yet, or runs on workers: a Dask collection of one key.
-
-    Delayed objects do the same, but the cost of a graph of theirs is that of a small corpus's pass.
-    """
-
-    key: str
-    layer: Mapping[str, Any]  # the task, and what it needs of other collections, as Dask takes it
-    needs: tuple[Planned, ...] = ()  # held here: Dask forgets a kept value that nobody holds
-
-    def __dask_graph__(self) -> dict[str, Any]:
-        """Return all tasks."""
-        return merged([self])
-
-    def __dask_keys__(self) -> list[str]:
-        """Return the one key."""
-        return [self.key]
-
-    def __dask_tokenize__(self) -> str:
-        """Return the key, which is used once."""
-        return self.key
-
-    def __dask_postcompute__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Say how to take the value out of the list of results."""
-        return itemgetter(0), ()
-
-    def __dask_postpersist__(self) -> tuple[Callable[..., Planned], tuple[Any, ...]]:
-        """Say how to make this again of a graph that was run."""
-        return _replanned, (self.key,)
-
-    __dask_optimize__ = None  # every task is wanted, and as it is
-
-
-def with_needs(tasks: Sequence[Planned]) -> Iterator[Planned]:
-    """Return tasks and all that they need, each once."""
-    seen: set[str] = set()
-    waiting = list(tasks)
-    while waiting:
-        task = waiting.pop()
-        if task.key not in seen:
-            seen.add(task.key)
-            waiting.extend(task.needs)
-            yield task
-
-
-def merged(tasks: Sequence[Planned]) -> dict[str, Any]:
-    """Return the graph of several tasks and of all they need."""
-    graph: dict[str, Any] = {}
-    for task in with_needs(tasks):
-        graph.update(task.layer)
-    return graph
-
-
-def _calls(tasks: Sequence[Planned]) -> list[Call] | None:
-    """Return tasks and all they need as calls in order, None where some are the user's own."""
-    calls = []
-    for task in with_needs(tasks):
-        own = task.layer[task.key] if len(task.layer) == 1 else None
-        if type(own) is not tuple or type(own[0]) is not Guarded:
-            return None
-        calls.append(Call(task.key, own[0], own[1:]))
-    return calls[::-1]
-
-
-def _replanned(graph: Mapping[str, Any], key: str, **_renamed: Any) -> Planned:
-    return Planned(key, {key: graph[key]})
-
-
-def filled(arguments: Any, values: Sequence[Any]) -> Any:
-    """Return arguments with values in their slots, and blocks in place of their sources.
-
-    Examples
-    --------
-    >>> filled([Slot(1), "text"], ["a", "b"])
-    ['b', 'text']
-    """
-    if type(arguments) is Slot:
-        return values[arguments.number]
-    if type(arguments) is BlockSource:
-        return arguments.read()
-    if _is_walked(arguments):
-        if arguments and all(type(argument) is BlockSource for argument in arguments):
-            return InTurn(arguments)
-        return _like(arguments, [filled(argument, values) for argument in arguments])
-    return arguments
-
-
-def _is_walked(argument: Any) -> bool:
-    """Return whether an argument may hold values of tasks: lists, tuples, NamedTuples."""
-    return type(argument) in (list, tuple) or (
-        isinstance(argument, tuple) and hasattr(argument, "_fields")
-    )
-
-
-def _like(container: Any, values: list[Any]) -> Any:
-    """Return a list, tuple or NamedTuple of the type of another one."""
-    kind = type(container)
-    return kind(*values) if hasattr(kind, "_fields") else kind(values)
-
-
-def planned(value: Planned | Delayed) -> Planned:
-    """Return a Delayed of the user's, or of a corpus, as the loop takes it."""
-    if isinstance(value, Planned):
-        return value
-    layer: Mapping[Any, Any] = value.__dask_graph__()
-    return Planned(value.key, dict(layer))
 
 
 class Sent:
@@ -361,11 +250,32 @@ class DaskFlow(Dataflow):
 
     def lazy(self, function: Callable[..., Any], *arguments: Any) -> Planned:
         """Return a call to come; its key is new, as a key used again returns the old result."""
-        needs: list[Planned] = []
-        template = tuple(self._split(argument, needs) for argument in arguments)
-        key = self._key(function.__name__.strip("_"))
-        task = (Guarded(function, template, self.path), *(need.key for need in needs))
-        return Planned(key, {key: task}, tuple(needs))
+        return self._planned("", function, arguments)
+
+    def lazy_at(self, place: str, function: Callable[..., Any], *arguments: Any) -> Planned:
+        """Return a call to come on one worker: LostOwnerError where that is gone."""
+        return self._planned(place, function, arguments)
+
+    def workers(self) -> list[str]:
+        """Return the addresses of the workers of a cluster; a first one is waited for."""
+        client = active_client()
+        return [] if client is None else some_workers(client)
+
+    def tell(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call function(*arguments) in every worker process, and wait for none of them."""
+        client = active_client()
+        if client is not None:
+            begin(client, partial(client.run, function, *arguments))
+
+    @property
+    def n_workers(self) -> int:
+        """How many workers there are now."""
+        client = active_client()
+        return 0 if client is None else len(workers_by_name(client))
+
+    def homes(self, values: Sequence[Lazy]) -> list[str]:
+        """Return the address of the worker that keeps each value."""
+        return homes_of(values)
 
     def share(self, value: Any) -> Planned | Known:
         """Return `value` as a task result: sent once, there again when a worker is lost."""
@@ -397,7 +307,31 @@ class DaskFlow(Dataflow):
         if client is None:
             return [Known(value) for value in self.compute(values)]
         self.computes += 1
-        return _submitted(client, [planned(value) for value in values])
+        tasks = [planned(value) for value in values]
+        return _submitted(client, tasks, places_of(tasks))
+
+    def spread(self, values: Sequence[Lazy], sizes: Sequence[int]) -> list[Lazy]:
+        """Return the values as `persist` does, those that follow one another on one worker.
+
+        Left to itself Dask gives one worker more of them than another, and each pass waits for it.
+        """
+        client = active_client()
+        if client is None:
+            return self.persist(values)
+        self.computes += 1
+        tasks = [planned(value) for value in values]
+        places = zip(tasks, shares_of(client, sizes), strict=True)
+        rather = {task.key: place for task, place in places if place}
+        return _submitted(client, tasks, {}, rather)
+
+    def begin(self, values: Sequence[Lazy]) -> list[Lazy]:
+        """Return the values as `persist` does, and wait for none; each keeps its only worker."""
+        client = active_client()
+        if client is None:
+            return self.persist(values)
+        tasks = [planned(value) for value in values]
+        begun = _begun(client, tasks, places_of(tasks), {})
+        return [replace(kept, place=task.place) for kept, task in zip(begun, tasks, strict=True)]
 
     def settle(self) -> None:
         """Wait for values that are on their way though nothing wants them any more."""
@@ -420,7 +354,7 @@ class DaskFlow(Dataflow):
         """Return values computed by a local scheduler, or where that is the same without Dask."""
         import dask.threaded
 
-        keys, calls = [task.key for task in tasks], _calls(tasks) if runs_unseen() else None
+        keys, calls = [task.key for task in tasks], calls_of(tasks) if runs_unseen() else None
         if calls is None:
             run = scheduler_in_use() or dask.threaded.get
             return list(run(merged(tasks), keys)) if tasks else []
@@ -430,13 +364,23 @@ class DaskFlow(Dataflow):
 
     def _run_on(self, client: Any, tasks: Sequence[Planned]) -> list[Any]:
         """Return values computed on workers, from what was sent there or, where it is lost, not."""
-        sent = self._sent.taken(tasks)
+        sent, places = self._sent.taken(tasks), places_of(tasks)
         if sent:
             try:
-                return _gathered(client, fed(tasks, sent))
+                return _gathered(client, fed(tasks, sent), places)
             except LostWorkError:
                 log.info("a worker was lost with values that were sent to it; they go there again")
-        return _gathered(client, tasks)
+        return _gathered(client, tasks, places)
+
+    def _planned(
+        self, place: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Planned:
+        needs: list[Planned] = []
+        template = tuple(self._split(argument, needs) for argument in arguments)
+        key = self._key(function.__name__.strip("_"))
+        call = Guarded(function, template, self.path, alone=bool(place))
+        task = (call, *(need.key for need in needs))
+        return Planned(key, {key: task}, tuple(needs), place)
 
     def _key(self, name: str) -> str:
         self.tasks += 1
@@ -448,28 +392,54 @@ class DaskFlow(Dataflow):
 
         if isinstance(argument, Known):
             return argument.value
-        if _is_walked(argument):
-            return _like(argument, [self._split(part, needs) for part in argument])
+        if is_walked(argument):
+            return alike(argument, [self._split(part, needs) for part in argument])
         if isinstance(argument, Planned) or is_dask_collection(argument):
             needs.append(planned(argument))
             return Slot(len(needs) - 1)
         return argument
 
 
-def _gathered(client: Any, tasks: Sequence[Planned]) -> list[Any]:
-    futures = [kept.layer[kept.key] for kept in _submitted(client, tasks)]
+def places_of(tasks: Sequence[Planned]) -> dict[str, str]:
+    """Return the only worker of each task that has one, by key."""
+    return {task.key: task.place for task in with_needs(tasks) if task.place}
+
+
+def _gathered(client: Any, tasks: Sequence[Planned], places: Mapping[str, str]) -> list[Any]:
+    futures = [kept.layer[kept.key] for kept in _submitted(client, tasks, places)]
     return fetch(client, futures, direct=reaches_workers(client))
 
 
-def _submitted(client: Any, tasks: Sequence[Planned]) -> list[Planned]:
-    """Return tasks run on workers, their values kept there."""
-    import dask
-
-    # The model travels in the graph, once a pass: that is what Dask would warn of.
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
-        kept = list(client.persist(list(tasks), retries=setting("retries", 3)))
-    wait_for(client, futures_of(client, kept), list(merged(tasks)))
+def _submitted(
+    client: Any,
+    tasks: Sequence[Planned],
+    places: Mapping[str, str],
+    rather: Mapping[str, str] | None = None,
+) -> list[Planned]:
+    """Return tasks run on workers, their values kept there; see `_begun`."""
+    kept = _begun(client, tasks, places, rather or {})
+    wait_for(client, futures_of(client, kept), list(merged(tasks)), frozenset(places.values()))
     return kept
+
+
+def _begun(
+    client: Any, tasks: Sequence[Planned], places: Mapping[str, str], rather: Mapping[str, str]
+) -> list[Planned]:
+    """Return tasks given to workers, their values kept there as soon as they are made.
+
+    By key, `places` are the only workers of tasks, and `rather` those that take them if they can.
+    """
+    import dask
+    from dask.base import annotate
+
+    by_key = defaultdict(list, {key: [place] for key, place in {**places, **rather}.items()})
+    placed: Any = nullcontext()
+    if by_key:
+        loose = frozenset(rather).__contains__
+        placed = annotate(workers=by_key.__getitem__, allow_other_workers=loose)
+    # The model travels in the graph, once a pass: that is what Dask would warn of.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}), placed:
+        return list(client.persist(list(tasks), retries=setting("retries", 3)))
 
 
 def task_memory() -> int:

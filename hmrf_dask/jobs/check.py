@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.constraints.answer_files import PairLines, parse_lines
-from hmrf_dask.documents.batches import Batch, Reject, SeenIds, read_batches
-from hmrf_dask.documents.files import SEGMENT_BYTES, DocumentFile, is_cut, list_answers, list_files
-from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
+from hmrf_dask.documents.batches import Batch, Reject, SeenIds
+from hmrf_dask.documents.files import SEGMENT_BYTES, DocumentFile, is_cut
+from hmrf_dask.documents.manifest import Columns, Query, base_of, load_manifest
+from hmrf_dask.documents.segments import DocumentSegment, list_documents
 from hmrf_dask.documents.sources import BATCH_ROWS
 from hmrf_dask.documents.yaml_files import is_kind, read_yaml
 from hmrf_dask.errors import (
@@ -38,16 +40,18 @@ from hmrf_dask.jobs.answers import (
 )
 from hmrf_dask.jobs.former import Documents, look_up
 from hmrf_dask.jobs.inputs import (
+    answers_named,
     embedder_of,
     load_job,
     output_of,
     read_answer_file,
+    refuse_places,
     resolved,
-    sources_apart,
 )
 from hmrf_dask.jobs.job_file import Job
 from hmrf_dask.jobs.journal import take
 from hmrf_dask.jobs.parent import last_release
+from hmrf_dask.jobs.publish import check_publishing
 from hmrf_dask.jobs.quarantine import is_too_much, over_the_share
 from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.releases.lock import open_output
@@ -82,7 +86,7 @@ class AnswerFindings:
 
 
 def survey_answers(
-    sources: Iterable[DocumentFile], problems: list[str], run: NextRun | None = None
+    sources: Iterable[DocumentFile | Query], problems: list[str], run: NextRun | None = None
 ) -> tuple[Given, int]:
     """Return the answers of files, and of the journal of a run's output, and how many were read.
 
@@ -92,8 +96,8 @@ def survey_answers(
     given = NOTHING_GIVEN
     for source in sources:
         try:
-            file = read_answer_file(source)
-            read.append((file.path, parse_lines(file.data, file.path)))
+            if file := read_answer_file(source):
+                read.append((file.path, parse_lines(file.data, file.path)))
         except InvalidInputError as error:
             problems.append(str(error))
     if run is not None and (journal := take(run.output)).identity:
@@ -221,42 +225,44 @@ def check_manifest(
     those of the manifest. Without a run, what stops a job that does not say counts as a problem.
     """
     manifest, base = load_manifest(url), base_of(url)
-    sources = list_files(manifest, base)
-    found = Findings(
-        manifest.name,
-        manifest.language,
-        len(sources),
-        sum(source.size for source in sources),
-        dict(sorted(Counter(map(_kind, sources)).items())),
-    )
-    files = [] if manifest.answers is None else list_answers(manifest, base)
+    files = answers_named(manifest, base)
     files += [DocumentFile(one, one, 0, "", "csv") for one in more_answers]
-    answers, n_read = survey_answers(files, found.problems, run)
-    chosen, share = _sample(sources, sample) if not everything else (sources, None)
-    reading = _Reading(found, set(answers.named()), manifest.documents)
-    for number, source in enumerate(chosen):
-        tell({"step": "reading documents", "done": number, "of": len(chosen)})
-        reading.read(source, share)
-    found.files_read = len(chosen)
-    found.complete = reading.whole and len(chosen) == len(sources)
+    with closing(list_documents(manifest, base)) as documents:
+        segments = documents.segments
+        found = Findings(
+            manifest.name,
+            manifest.language,
+            len(segments),
+            sum(segment.size for segment in segments),
+            dict(sorted(Counter(map(_kind, segments)).items())),
+        )
+        answers, n_read = survey_answers(files, found.problems, run)
+        reading = _Reading(found, set(answers.named()), manifest.documents)
+        reading.read_all(segments, None if everything else sample, tell)
     reading.summarise(manifest.documents)
     _judge(found, manifest.documents, None if run is None else run.job)
-    _remark_uncut(found, sources)
+    _remark_uncut(found, segments)
     if manifest.answers is not None or more_answers or answers.paths:
         _judge_answers(found, answers, n_read, reading, run)
     found.exit_code = InvalidInputError.exit_code if found.problems else 0
     return found
 
 
-def _kind(source: DocumentFile) -> str:
-    ending = "" if source.compression == "none" else f".{source.compression}"
-    return f"{source.format}{ending}"
+def _kind(segment: DocumentSegment) -> str:
+    """Return the format of a file, or the kind of another source."""
+    if segment.file is None:
+        kind = re.search(r"\w+", segment.source.identity)
+        return kind[0] if kind else "rows"
+    compression = segment.file.compression
+    return f"{segment.file.format}{'' if compression == 'none' else f'.{compression}'}"
 
 
-def _sample(sources: Sequence[DocumentFile], sample: int) -> tuple[list[DocumentFile], int]:
-    """Return files spread evenly over all, and how many documents are read of each."""
-    n_chosen = max(1, min(len(sources), sample // SMALLEST_SHARE))
-    chosen = [sources[number * len(sources) // n_chosen] for number in range(n_chosen)]
+def _sample(
+    segments: Sequence[DocumentSegment], sample: int
+) -> tuple[Sequence[DocumentSegment], int]:
+    """Return segments spread evenly over all, and how many documents are read of each."""
+    n_chosen = max(1, min(len(segments), sample // SMALLEST_SHARE))
+    chosen = [segments[number * len(segments) // n_chosen] for number in range(n_chosen)]
     return chosen, max(1, sample // n_chosen)
 
 
@@ -274,50 +280,60 @@ class _Reading:
         self._n_ascii = 0
         self._labels: set[str] = set()
 
-    def read(self, source: DocumentFile, share: int | None) -> None:
-        """Read a file, or about `share` records of it."""
+    def read_all(self, segments: Sequence[DocumentSegment], sample: int | None, tell: Tell) -> None:
+        """Read all segments, or of some of them as many documents as a sample has."""
+        chosen, share = (segments, None) if sample is None else _sample(segments, sample)
+        for number, segment in enumerate(chosen):
+            tell({"step": "reading documents", "done": number, "of": len(chosen)})
+            self._read(segment, share)
+        self.found.files_read = len(chosen)
+        self.found.complete = self.whole and len(chosen) == len(segments)
+
+    def _read(self, segment: DocumentSegment, share: int | None) -> None:
+        """Read a segment, or about `share` records of it."""
         n_rows = BATCH_ROWS if share is None else min(share, BATCH_ROWS)
         n_read = 0
         # Closed where the sample ends: a generator that is left open keeps its file.
-        with closing(read_batches(source, self._columns, batch_rows=n_rows)) as batches:
+        with closing(segment.read(rows=n_rows)) as batches:
             for batch in batches:
                 if share is not None and n_read >= share:
                     self.whole = False
                     return
                 n_read += len(batch.ids) + len(batch.rejects)
-                self._add(source, batch)
+                self._add(segment, batch)
 
-    def _add(self, source: DocumentFile, batch: Batch) -> None:
+    def _add(self, segment: DocumentSegment, batch: Batch) -> None:
         found = self.found
         found.documents += len(batch.ids)
         for id_, text in zip(batch.ids, batch.texts, strict=True):
             if len(found.first_documents) == SHOWN:
                 break
             shown = " ".join(text[: 4 * EXCERPT].split())[:EXCERPT]
-            found.first_documents.append({"id": id_, "text": shown, "file": source.path})
+            found.first_documents.append({"id": id_, "text": shown, "file": segment.name})
         self._lengths.append(np.fromiter(map(len, batch.texts), np.int64, len(batch.texts)))
         self._n_ascii += sum(map(str.isascii, batch.texts))
         self._labels.update(one for one in batch.extra.get("label", ()) if one is not None)
         self.named_found.update(self.named.intersection(batch.ids))
-        self._note_width(batch, source)
+        self._note_width(batch, segment)
         for reject in batch.rejects:
             self._note_reject(reject)
         for position in self._seen.add(batch.ids):
             found.duplicate_ids += 1
             if len(found.first_duplicate_ids) < SHOWN:
                 line = batch.lines[position]
+                place = f", line {line}" if line else ""
                 found.first_duplicate_ids.append(
-                    f"{batch.ids[position]!r} again in {source.path}, line {line}"
+                    f"{batch.ids[position]!r} again in {segment.name}{place}"
                 )
 
-    def _note_width(self, batch: Batch, source: DocumentFile) -> None:
+    def _note_width(self, batch: Batch, segment: DocumentSegment) -> None:
         if batch.embeddings is None:
             return
         width = batch.embeddings.shape[1]
         self.found.embedding_length = self.found.embedding_length or width
         if width != self.found.embedding_length:
             self.found.problems.append(
-                f"embeddings must be of one length, got {width} numbers in {source.path} and "
+                f"embeddings must be of one length, got {width} numbers in {segment.name} and "
                 f"{self.found.embedding_length} in files before it"
             )
 
@@ -344,9 +360,10 @@ class _Reading:
         }
 
 
-def _remark_uncut(found: Findings, sources: Sequence[DocumentFile]) -> None:
+def _remark_uncut(found: Findings, segments: Sequence[DocumentSegment]) -> None:
     """Say which large files one task reads alone, whatever the cluster."""
-    whole = [one for one in sources if one.size >= 2 * SEGMENT_BYTES and not is_cut(one)]
+    files = [one.file for one in segments if one.file is not None]
+    whole = [one for one in files if one.size >= 2 * SEGMENT_BYTES and not is_cut(one)]
     if whole:
         shown = ", ".join(f"{one.path} ({one.size / 1e6:.0f} MB)" for one in whole[:SHOWN])
         found.remarks.append(
@@ -435,6 +452,11 @@ def check_file(address: str, *, everything: bool = False, tell: Tell = nothing) 
             raise
         raise ConfigurationError("; ".join(problems)) from error
     found.output = output
+    if job.publish is not None:
+        table = job.publish.sql
+        found.remarks.append(
+            f"releases are shown as {table.table} in the database of {table.url_env}"
+        )
     found.problems[:0] = problems
     if problems:
         found.exit_code = ConfigurationError.exit_code
@@ -450,10 +472,13 @@ def _check_output(job: Job, address: str) -> list[str]:
     """Return in words why a job cannot write to its output; nothing if it can."""
     manifest = load_manifest(resolved(base_of(address), job.manifest))
     try:
-        sources_apart(job, address, manifest)
+        refuse_places(job, address, manifest)
         refuse_memory(job.output, "output")
         embedder_of(job, address)
-        refuse_other(open_output(output_of(job, address), None), Owner(job.name, manifest.name))
+        owner = Owner(job.name, manifest.name)
+        refuse_other(open_output(output_of(job, address), None), owner)
+        if job.publish is not None:
+            check_publishing(job.publish.sql, output_of(job, address), owner)
     except HmrfError as error:
         if isinstance(error, SourceError) or error.exit_code != ConfigurationError.exit_code:
             raise

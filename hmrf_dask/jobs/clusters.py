@@ -132,6 +132,7 @@ CLASSES: Final[Mapping[str, ClusterClass]] = {
             "create_mode quiet"
         ),
         {"resources": _names("requests limits cpu memory ephemeral-storage nvidia.com/gpu")},
+        {"quiet": True},  # else it draws on stdout, where a run has its one line of JSON
         has_tls=False,
     ),
     "dask_yarn.YarnCluster": ClusterClass(

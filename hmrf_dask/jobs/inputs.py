@@ -1,4 +1,4 @@
-"""What a run is made of: the job, its documents' files, the answers, an output away from both."""
+"""What a run is made of: the job, its documents, the answers, an output away from both."""
 
 from __future__ import annotations
 
@@ -6,21 +6,31 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
-from hmrf_dask.documents.batches import Batch, read_batches
-from hmrf_dask.documents.files import (
-    DocumentFile,
-    cut_at_magic,
-    is_relative,
-    list_answers,
-    list_files,
+from hmrf_dask.constraints.answer_query import named_after, query_answers
+from hmrf_dask.documents.files import DocumentFile, cut_at_magic, is_relative, list_answers
+from hmrf_dask.documents.manifest import (
+    BUILTIN,
+    Manifest,
+    QueriedAnswers,
+    Query,
+    Resource,
+    base_of,
+    load_manifest,
 )
-from hmrf_dask.documents.manifest import BUILTIN, Columns, Manifest, base_of, load_manifest
+from hmrf_dask.documents.segments import (
+    Documents,
+    DocumentSegment,
+    KnownListing,
+    documents_of,
+    list_documents,
+)
 from hmrf_dask.documents.streams import read_whole
 from hmrf_dask.documents.yaml_files import read_yaml, refuse_other_kind, validated
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, meant
@@ -31,44 +41,14 @@ from hmrf_dask.jobs.places import FORMAT
 from hmrf_dask.parameters import ANSWER_BYTES, AUTO
 from hmrf_dask.redaction import shortened
 from hmrf_dask.releases import ownership
+from hmrf_dask.releases.lock import open_output
 from hmrf_dask.releases.own_files import FOLDERS
 from hmrf_dask.releases.ownership import Owner
+from hmrf_dask.releases.release import latest, read_if_whole
 from hmrf_dask.storage.addresses import Location, absolute_url, is_local, plain_url
-from hmrf_dask.storage.sealed import digest
+from hmrf_dask.storage.sealed import DamagedFileError, digest
 from hmrf_dask.storage.stores import open_storage
 from hmrf_dask.text.embedders import Embedder, find_embedder
-
-
-@dataclass(frozen=True)
-class DocumentSource:
-    """A file with documents."""
-
-    source: DocumentFile
-    columns: Columns
-
-    @cached_property
-    def key(self) -> str:
-        """What the documents depend on: the file, and how it is read."""
-        file = self.source
-        parts: list[Any] = [file.path, file.size, file.etag]
-        parts += [file.format, file.compression, file.encoding]
-        parts += [] if file.span is None else [file.span]
-        parts += [file.dialect.model_dump(mode="json"), self.columns.described()]
-        return digest(json.dumps(parts).encode())[:24]
-
-    def read(self) -> Iterator[Batch]:
-        """Yield the documents, and what is none."""
-        return read_batches(self.source, self.columns)
-
-    def lines_of(self, ids: Container[str]) -> dict[str, int]:
-        """Return the lines of documents with some ids, counted as `read` counts them."""
-        return {
-            one: line
-            for batch in self.read()
-            for one, line in zip(batch.ids, batch.lines, strict=True)
-            if one in ids
-        }
-
 
 _IN_RUN = re.compile(rf"/({FOLDERS.pattern})(?=/)")
 _ADVICE = "name an output folder of its own, next to them"
@@ -123,10 +103,10 @@ def overlaps(output: str, places: Sequence[Place], *, called: str = "output") ->
     return found
 
 
-def _listed_inside(output: str, sources: Sequence[DocumentFile]) -> list[str]:
+def _listed_inside(output: str, segments: Sequence[DocumentSegment]) -> list[str]:
     """Return in words which files with documents lie in the output, by whichever way."""
     own, folders = Location.of(output), dict[str, bool]()
-    for source in sources:
+    for source in filter(None, (segment.file for segment in segments)):
         folder = os.path.dirname(source.url)
         if folder not in folders:
             folders[folder] = own.holds(Location.of(folder))
@@ -185,7 +165,7 @@ def _may_find(place: Location, pattern: Sequence[str], own: Location) -> bool:
 
 # What a job says that changes no result.
 _IGNORED = {"schema_", "name", "manifest", "answers", "cluster", "output", "keep", "private"}
-_IGNORED |= {"names"}
+_IGNORED |= {"names", "publish"}
 
 
 @dataclass(frozen=True)
@@ -203,7 +183,7 @@ class Inputs:
     job: Job
     manifest: Manifest
     output: str  # an absolute path or a URL
-    sources: tuple[DocumentFile, ...]  # the files with documents as they are now, sorted by path
+    documents: Documents  # as they are now: files sorted by path, then those of other sources
     answers: tuple[AnswerFile, ...]
     address: str  # of the job file, an absolute path or a URL
     journal: journal.Taken
@@ -213,6 +193,11 @@ class Inputs:
     allow_shrink: bool = False  # more than half of the last release's documents may be gone
     choose_k: bool = False  # a K that was chosen for a former release is chosen again
     command: str = ""  # that launched the run
+
+    @property
+    def segments(self) -> tuple[DocumentSegment, ...]:
+        """All segments with documents."""
+        return self.documents.segments
 
     @property
     def owner(self) -> Owner:
@@ -230,7 +215,7 @@ class Inputs:
                 "job": self.job.model_dump(mode="json", exclude=_IGNORED, exclude_defaults=True),
                 "documents": columns.model_dump(mode="json", exclude_defaults=True),
                 "language": self.manifest.language,
-                "sources": [_seen(source) for source in self.sources],
+                "sources": [segment.seen for segment in self.segments],
                 "answers": sorted(digest(file.data) for file in self.answers),
                 **({"journal": taken} if taken else {}),
                 **({"embedder": self.embedder.identity} if self.embedder else {}),
@@ -269,17 +254,18 @@ def gather(
     base = base_of(address)
     manifest_url = resolved(base, job.manifest)
     manifest = load_manifest(manifest_url)
-    sources = sources_apart(job, address, manifest)
-    named = [read_answer_file(one) for one in list_answers(manifest, base_of(manifest_url))]
+    output = output_of(job, address)
+    documents = documents_apart(job, address, manifest, _before(output, manifest, from_release))
+    sources_of_answers = answers_named(manifest, base_of(manifest_url))
+    named = list(filter(None, map(read_answer_file, sources_of_answers)))
     more = [
         AnswerFile(one, read_whole(resolved(base, one), {}, ANSWER_BYTES)) for one in job.answers
     ]
-    output = output_of(job, address)
     return Inputs(
         job=job,
         manifest=manifest,
         output=output,
-        sources=sources,
+        documents=documents,
         answers=(*named, *more),
         address=absolute_url(address, "a job"),
         journal=journal.take(output),
@@ -299,18 +285,61 @@ def embedder_of(job: Job, address: str) -> Embedder | None:
     return find_embedder(vectors.model, partial(resolved, base_of(address)))
 
 
-def sources_apart(job: Job, address: str, manifest: Manifest) -> tuple[DocumentFile, ...]:
-    """Return the files with documents, once nothing that a job reads lies in the way of its output.
+def documents_apart(
+    job: Job,
+    address: str,
+    manifest: Manifest,
+    before: Mapping[str, KnownListing] | None = None,
+) -> Documents:
+    """Return the documents, once nothing that a job reads lies in the way of its output.
 
     That is ConfigurationError where the output is, holds or lies in such a place.
     """
+    _refuse_overlaps(job, address, manifest)
+    documents = list_documents(manifest, base_of(resolved(base_of(address), job.manifest)), before)
+    try:
+        refuse(_listed_inside(output_of(job, address), documents.segments))
+    except ConfigurationError:
+        documents.close()
+        raise
+    return documents
+
+
+def refuse_places(job: Job, address: str, manifest: Manifest) -> None:
+    """Refuse an output in whose way something lies that a job reads, listing files alone."""
+    _refuse_overlaps(job, address, manifest)
+    files = documents_of(manifest, base_of(resolved(base_of(address), job.manifest)), {})
+    refuse(_listed_inside(output_of(job, address), files))
+
+
+def _refuse_overlaps(job: Job, address: str, manifest: Manifest) -> None:
     output = output_of(job, address)
     _refuse_columns(job, manifest.documents.texts)
     refuse(overlaps(output, _read_by(job, address, manifest)))
     refuse_in_run(output, "output")
-    sources = tuple(list_files(manifest, base_of(resolved(base_of(address), job.manifest))))
-    refuse(_listed_inside(output, sources))
-    return sources
+
+
+def _before(output: str, manifest: Manifest, number: int | None) -> Mapping[str, KnownListing]:
+    """Return what the release was made of that a run continues: nothing where it is to be all read.
+
+    Files need none of it; nor is it worth an error, which the run itself will say.
+    """
+    if number == 0 or all(isinstance(one, Resource) for one in manifest.resources):
+        return {}
+    with suppress(DamagedFileError):
+        storage = open_output(output, None)
+        release = latest(output) if number is None else read_if_whole(storage, number)
+        return {} if release is None else KnownListing.of(release.ledger)
+    return {}
+
+
+def listed_again(inputs: Inputs) -> Inputs:
+    """Return inputs whose documents can be read: listed again where nothing holds them still."""
+    if inputs.documents.is_held:
+        return inputs
+    before = _before(inputs.output, inputs.manifest, inputs.from_release)
+    documents = documents_apart(inputs.job, inputs.address, inputs.manifest, before)
+    return replace(inputs, documents=documents)
 
 
 def _refuse_columns(job: Job, texts: Sequence[str]) -> None:
@@ -361,8 +390,21 @@ def resolved(base: str, path: str) -> str:
     return path if "://" in path or os.path.isabs(path) else f"{base}/{path}"
 
 
-def read_answer_file(source: DocumentFile) -> AnswerFile:
-    """Return a pair file, which must have the hash that the manifest says."""
+def answers_named(manifest: Manifest, base: str) -> list[DocumentFile | Query]:
+    """Return the files of answers that a manifest names, or its query."""
+    if isinstance(manifest.answers, QueriedAnswers):
+        return [manifest.answers.sql]
+    return [*list_answers(manifest, base)]
+
+
+def read_answer_file(source: DocumentFile | Query) -> AnswerFile | None:
+    """Return a pair file, which must have the hash that the manifest says, or rows of a query.
+
+    None where a query gives no rows: a table that people write into begins without any.
+    """
+    if isinstance(source, Query):
+        rows = query_answers(source.url_env, source.query)
+        return AnswerFile(named_after(source.url_env), rows) if rows else None
     data = read_whole(source.url, dict(source.options), ANSWER_BYTES)
     algorithm, _, wanted = (source.hash or "").partition(":")
     if wanted and hashlib.new(algorithm, data, usedforsecurity=False).hexdigest() != wanted:
@@ -371,13 +413,6 @@ def read_answer_file(source: DocumentFile) -> AnswerFile:
             "; fetch the file again, or correct answers.hash"
         )
     return AnswerFile(source.path, data)
-
-
-def _seen(source: DocumentFile) -> list[Any]:
-    """Return what identifies a file and the way it is read."""
-    dialect = source.dialect.model_dump(mode="json")
-    how = [source.format, source.compression, source.encoding, dialect]
-    return [source.path, source.size, source.etag, how]
 
 
 def _hashed(content: Any) -> str:

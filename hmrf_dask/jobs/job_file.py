@@ -17,7 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from hmrf_dask.documents.yaml_files import NAME_PATTERN, Place
+from hmrf_dask.databases.publication import MOST_BYTES
+from hmrf_dask.documents.yaml_files import NAME_PATTERN, Place, Variable
 from hmrf_dask.errors import meant
 from hmrf_dask.jobs.clusters import Cluster, Section
 from hmrf_dask.parameters import (
@@ -245,6 +246,52 @@ class Names(Section):
     )
 
 
+class SqlTarget(Section):
+    """Tables of a database that show the last release."""
+
+    table: str = Field(
+        max_length=200,
+        description="Name of the view that shows the assignments, or SCHEMA.NAME; with _clusters, "
+        "_releases and _changes at its end there are more. What is there of others is refused.",
+    )
+    url_env: Variable = Field(
+        description="The environment variable with the address of the database: "
+        "postgresql://… or sqlite:///…. A password is in that variable or in .pgpass.",
+    )
+    id_type: Literal["text", "bigint", "uuid", "numeric"] = Field(
+        default="text", description="Of the column doc_id; ids must then be such."
+    )
+    journal: StrictBool = Field(
+        default=False,
+        description="Whether the answers of the output's journal are published too, in …_journal.",
+    )
+    wait: Annotated[float, Field(**within("seconds"))] = Field(
+        default=300.0,
+        description="Seconds to wait for readers and writers that lock the tables; then 75.",
+    )
+
+    @field_validator("table")
+    @classmethod
+    def _has_a_name(cls, given: str) -> str:
+        schema, dot, name = given.rpartition(".")
+        if not name or (dot and not schema) or "." in schema or "\0" in given:
+            raise ValueError(
+                f"must be a name, or a schema, a dot and a name, got {shortened(given)}"
+            )
+        if max(len(name.encode()), len(schema.encode()) - 18) > MOST_BYTES:
+            raise ValueError(
+                f"must have a name of at most {MOST_BYTES} bytes, as more is put after it, got "
+                f"{shortened(name)}"
+            )
+        return given
+
+
+class Publish(Section):
+    """Where else a release is to be seen."""
+
+    sql: SqlTarget = Field(description="In a database: PostgreSQL or SQLite.")
+
+
 class Job(Section):
     """What `hmrf-dask run` does.
 
@@ -303,6 +350,9 @@ class Job(Section):
     )
     names: Names | None = Field(
         default=None, description="Names for clusters that nobody named, made once for their words."
+    )
+    publish: Publish | None = Field(
+        default=None, description="Where readers see each release, next to the output."
     )
     questions: Annotated[int, Field(**within("batch"))] = Field(
         default=0,

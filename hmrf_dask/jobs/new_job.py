@@ -64,6 +64,9 @@ class Wanted:
     n_clusters: int | None = None
 
 
+NOTHING_SAID: Final = Wanted()
+
+
 @dataclass(frozen=True)
 class NewJob:
     """A job made for documents, or made before.
@@ -90,7 +93,7 @@ class NewJob:
 
 
 @dataclass(frozen=True)
-class _Documents:
+class Documents:
     """Files of one kind, and what they begin with."""
 
     place: str  # a file, or the folder with all of them
@@ -102,7 +105,7 @@ class _Documents:
     records: FirstRecords | None = None
 
 
-def job_for(place: str, wanted: Wanted = Wanted()) -> NewJob:
+def job_for(place: str, wanted: Wanted = NOTHING_SAID) -> NewJob:
     """Make a job for documents, in a new folder next to them; one that is there stays.
 
     Documents are the rows of a file, or of a folder its text files and those below, or the rows of
@@ -136,21 +139,34 @@ def job_for(place: str, wanted: Wanted = Wanted()) -> NewJob:
             f"{place}; rename it"
         )
     home = f"{path if os.path.isdir(path) else _stem(path)}{SUFFIX}"
-    made = NewJob(f"{home}/{JOB}", f"{home}/{MANIFEST}", f"{home}/{OUTPUT}", "")
-    if os.path.exists(made.job):
-        if wanted != Wanted():
-            raise ConfigurationError(
-                f"options must go with a new job, got {made.job}, which is there; edit it and "
-                f"{MANIFEST} next to it, or remove both"
-            )
-        return NewJob(*_places(made), f"the job of {made.job}, made before", made=False)
+    made = new_job_in(home)
+    if before := made_before(made, wanted):
+        return before
     documents, left_out = _found(path, place, wanted)
-    _write(home, _manifest(documents, home), _job(documents, wanted))
+    write_new(home, _manifest(documents, home), job_text(documents, wanted))
     what = counted(len(documents.files), f"{documents.kind} file")
-    return NewJob(*_places(made), f"{what}{left_out}: {made.job}", documents.columns)
+    return NewJob(*places_of(made), f"{what}{left_out}: {made.job}", documents.columns)
 
 
-def _places(made: NewJob) -> tuple[str, str, str]:
+def new_job_in(home: str) -> NewJob:
+    """Return where a job in a folder is, or will be."""
+    return NewJob(f"{home}/{JOB}", f"{home}/{MANIFEST}", f"{home}/{OUTPUT}", "")
+
+
+def made_before(made: NewJob, wanted: Wanted) -> NewJob | None:
+    """Return the job that is there, None where none is; options are for new ones."""
+    if not os.path.exists(made.job):
+        return None
+    if wanted != NOTHING_SAID:
+        raise ConfigurationError(
+            f"options must go with a new job, got {made.job}, which is there; edit it and "
+            f"{MANIFEST} next to it, or remove both"
+        )
+    return NewJob(*places_of(made), f"the job of {made.job}, made before", made=False)
+
+
+def places_of(made: NewJob) -> tuple[str, str, str]:
+    """Return the files of a job and its output."""
     return made.job, made.manifest, made.output
 
 
@@ -160,7 +176,7 @@ def _stem(path: str) -> str:
     return os.path.splitext(stem)[0] if ending.lower() in _COMPRESSIONS else stem
 
 
-def _found(path: str, place: str, wanted: Wanted) -> tuple[_Documents, str]:
+def _found(path: str, place: str, wanted: Wanted) -> tuple[Documents, str]:
     """Return the documents at a path, and in words which files were left out."""
     if not os.path.isdir(path):
         kind = _kind_of(path)
@@ -192,7 +208,7 @@ def _found(path: str, place: str, wanted: Wanted) -> tuple[_Documents, str]:
             "a file of its own"
         )
     texts = [_beginning(file) for file in files[kind][:_SAMPLED]]
-    return _Documents(path, kind, files[kind], texts, n_documents=len(files[kind])), left_out
+    return Documents(path, kind, files[kind], texts, n_documents=len(files[kind])), left_out
 
 
 def _kind_of(path: str) -> str | None:
@@ -241,19 +257,19 @@ def _beginning(file: str) -> str:
 # ---- columns
 
 
-def _of_rows(path: str, kind: str, files: Sequence[str], wanted: Wanted) -> _Documents:
+def _of_rows(path: str, kind: str, files: Sequence[str], wanted: Wanted) -> Documents:
     """Return documents that are rows of files, by what the first file begins with."""
     compression = _COMPRESSIONS.get(os.path.splitext(files[0])[1].lower(), "none")
     records = first_records(kind, files[0], compression)
-    columns = _columns(files[0], records, wanted)
+    columns = chosen_columns(files[0], records, wanted)
     texts = [text for name in columns["text"] for text in records.values(name)]
     n_documents = len(records.rows) if records.complete and len(files) == 1 else None
-    return _Documents(
+    return Documents(
         path, kind, files, texts, n_documents=n_documents, columns=columns, records=records
     )
 
 
-def _columns(file: str, records: FirstRecords, wanted: Wanted) -> dict[str, Any]:
+def chosen_columns(file: str, records: FirstRecords, wanted: Wanted) -> dict[str, Any]:
     """Return which columns of a file are ids and texts, as somebody says or as they look."""
     for option, names in (("--id", [wanted.id]), ("--text", wanted.text), ("--keep", wanted.keep)):
         for name in names:
@@ -295,7 +311,7 @@ def _shown(records: FirstRecords) -> str:
 # ---- the two files
 
 
-def _manifest(documents: _Documents, home: str) -> str:
+def _manifest(documents: Documents, home: str) -> str:
     """Return the manifest, with a word on what may be changed."""
     relative = os.path.relpath(documents.place, home)
     paths = [relative]
@@ -305,13 +321,13 @@ def _manifest(documents: _Documents, home: str) -> str:
     lines = [
         "# Where the documents are. `hmrf-dask check` says what is found there.",
         "$schema: hmrf-dask/manifest/v1",
-        f"name: {_yaml(_called(documents.place))}",
+        f"name: {as_yaml(named_after(documents.place))}",
         "resources:",
         "  - name: documents",
-        f"    path: {_yaml(paths[0] if len(paths) == 1 else paths)}",
+        f"    path: {as_yaml(paths[0] if len(paths) == 1 else paths)}",
         f"    format: {documents.kind}",
         *_as_written(documents.records),
-        *(_documents_lines(documents.columns) if documents.columns else ()),
+        *(documents_lines(documents.columns) if documents.columns else ()),
         "# answers: # what people know of pairs: columns a, b (ids), kind (same or different)",
         "#   path: answers.csv",
     ]
@@ -335,25 +351,26 @@ def _as_written(records: FirstRecords | None) -> Iterator[str]:
         yield f"    dialect: {{delimiter: {_quoted(records.dialect.delimiter)}}}"
 
 
-def _documents_lines(columns: dict[str, Any]) -> Iterator[str]:
+def documents_lines(columns: dict[str, Any]) -> Iterator[str]:
+    """Yield which columns are what, as a manifest says it."""
     texts, keep, other = (list(columns[name]) for name in ("text", "keep", "other"))
     yield "documents:"
-    yield f"  id: {_yaml(columns['id'])} # each document's own: it stays with it from run to run"
-    yield f"  text: {_yaml(texts[0] if len(texts) == 1 else texts)} # several are joined"
+    yield f"  id: {as_yaml(columns['id'])} # each document's own: it stays with it from run to run"
+    yield f"  text: {as_yaml(texts[0] if len(texts) == 1 else texts)} # several are joined"
     if keep:
-        yield f"  keep: {_yaml(keep)} # columns to have next to the clusters"
+        yield f"  keep: {as_yaml(keep)} # columns to have next to the clusters"
     elif other:
-        yield f"  # keep: {_yaml(other)} # columns to have next to the clusters"
+        yield f"  # keep: {as_yaml(other)} # columns to have next to the clusters"
 
 
-def _job(documents: _Documents, wanted: Wanted) -> str:
+def job_text(documents: Documents, wanted: Wanted, more: Sequence[str] = ()) -> str:
     """Return the job, with a word on what may be changed."""
     n_clusters = wanted.n_clusters or n_clusters_for(documents.n_documents)
     chosen = " # chosen on a sample, then kept; or give a number" if n_clusters == AUTO else ""
     lines = [
         "# What to do with the documents. `hmrf-dask run` does it; later runs read what is new.",
         "$schema: hmrf-dask/job/v1",
-        f"name: {_yaml(_called(documents.place))}",
+        f"name: {as_yaml(named_after(documents.place))}",
         f"manifest: {MANIFEST}",
         *_text_lines(documents),
         f"method: {{n_clusters: {n_clusters}}}{chosen}",
@@ -361,15 +378,15 @@ def _job(documents: _Documents, wanted: Wanted) -> str:
         f"output: {OUTPUT}",
         f"questions: {N_QUESTIONS} # to a person, next: `hmrf-dask label` asks them",
     ]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *more, ""])
 
 
-def _text_lines(documents: _Documents) -> Iterator[str]:
+def _text_lines(documents: Documents) -> Iterator[str]:
     settings = text_settings(documents.texts, documents.n_documents)
     left_out = ["stop words"] if "stop_words" in settings else []
     left_out += ["words of one document, and of half of all"] if "min_df" in settings else []
     if settings:
-        yield f"text: {_yaml(settings)} # left out: {', '.join(left_out)}"
+        yield f"text: {as_yaml(settings)} # left out: {', '.join(left_out)}"
 
 
 def text_settings(texts: Sequence[str], n_documents: int | None) -> dict[str, Any]:
@@ -399,14 +416,14 @@ def n_clusters_for(n_documents: int | None) -> int | str:
     return max(2, round(math.sqrt(n_documents / 2)))
 
 
-def _yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     r"""Return a value as YAML has it in a line.
 
     Examples
     --------
-    >>> _yaml(["a b", "no"]), _yaml("id")
+    >>> as_yaml(["a b", "no"]), as_yaml("id")
     ("[a b, 'no']", 'id')
-    >>> print(_yaml("Ticket\nnumber"))
+    >>> print(as_yaml("Ticket\nnumber"))
     "Ticket\nnumber"
     """
     for style in (None, '"'):  # in double quotes ends of lines are escaped
@@ -423,12 +440,12 @@ def _quoted(text: str) -> str:
     return '"\\t"' if text == "\t" else f'"{text}"'
 
 
-def _called(place: str) -> str:
+def named_after(place: str) -> str:
     """Return a name for a manifest or a job.
 
     Examples
     --------
-    >>> _called("/data/My News (2026).csv.gz")
+    >>> named_after("/data/My News (2026).csv.gz")
     'my-news-2026'
     """
     name = re.sub(r"[^a-z0-9]+", "-", os.path.basename(_bare(place)).lower()).strip("-")
@@ -439,7 +456,7 @@ def _bare(place: str) -> str:
     return place if _kind_of(place) is None else _stem(place)
 
 
-def _write(home: str, manifest: str, job: str) -> None:
+def write_new(home: str, manifest: str, job: str) -> None:
     """Write both files; the job comes last, so that one that is there has its manifest."""
     try:
         os.makedirs(home, exist_ok=True)

@@ -28,10 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from hmrf_dask.documents.batches import BATCH_BYTES, Batch, Reject, encode_rejects
-from hmrf_dask.documents.files import lines_before
+from hmrf_dask.documents.segments import DocumentSegment
 from hmrf_dask.documents.sources import BATCH_ROWS
 from hmrf_dask.errors import InvalidInputError
-from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.parent import FileEntry
 from hmrf_dask.parameters import REJECTS_LISTED
 from hmrf_dask.storage.sealed import DamagedFileError, digest, typed
@@ -44,7 +43,6 @@ T = TypeVar("T")
 FOLDER = "documents"
 SMALL = 2**20  # bytes of a file that shares a pack
 PACK_BYTES, PACK_FILES = 4 * 2**20, 256  # at most
-UNPACKED = 8  # times its bytes a compressed file counts: it is its text that takes memory
 MANY = 8  # packs of a tier that are merged, and how many times a tier is the next
 TIERS = 3
 THREADS = 16  # files read at once: what small ones wait for is the disk or the store
@@ -55,7 +53,7 @@ _HASH = 16  # digits of the sha256 in names of the files of `documents/`
 
 
 def packed(
-    files: Sequence[DocumentSource],
+    files: Sequence[DocumentSegment],
     before: Mapping[str, FileEntry],
     place: Place,
     *,
@@ -68,8 +66,8 @@ def packed(
     of: files of others are not mixed with theirs, as drift is measured by pack.
     """
     keys = {one.own: one for entry in before.values() for one in entry.keys}
-    stayed: dict[str, list[DocumentSource]] = defaultdict(list)
-    new: list[DocumentSource] = []
+    stayed: dict[str, list[DocumentSegment]] = defaultdict(list)
+    new: list[DocumentSegment] = []
     for file in files:
         known = keys.get(file.key)
         (new if known is None else stayed[known.pack]).append(file)
@@ -92,7 +90,7 @@ class _LastPack:
     """What is there of a pack of the last release."""
 
     key: str  # of the whole pack
-    files: list[DocumentSource]
+    files: list[DocumentSegment]
     whole: bool  # they are all that it had
     known: bool  # the last vocabulary was made of it
 
@@ -100,7 +98,7 @@ class _LastPack:
     def tier(self) -> int | None:
         """Return the number of its tier, those half full are 0; None where it is not merged."""
         # How full it is, 0 to 1, by bytes or by files.
-        full = max(sum(map(_weight, self.files)) / PACK_BYTES, len(self.files) / PACK_FILES)
+        full = max(sum(file.size for file in self.files) / PACK_BYTES, len(self.files) / PACK_FILES)
         if not self.whole or full > 0.5 or not all(map(_is_small, self.files)):
             return None
         return sum(1 for tier in range(1, TIERS) if full <= 0.5 / MANY**tier)
@@ -121,13 +119,15 @@ def _merged(packs: Iterable[_LastPack]) -> list[list[_LastPack]]:
     return groups
 
 
-def _filled(parts: Iterable[T], files_of: Callable[[T], Sequence[DocumentSource]]) -> list[list[T]]:
+def _filled(
+    parts: Iterable[T], files_of: Callable[[T], Sequence[DocumentSegment]]
+) -> list[list[T]]:
     """Return neighbours in groups, as many as one pack may hold."""
     groups: list[list[T]] = []
     n_bytes = n_files = 0
     for part in parts:
         files = files_of(part)
-        size = sum(map(_weight, files))
+        size = sum(file.size for file in files)
         if not groups or n_bytes + size > PACK_BYTES or n_files + len(files) > PACK_FILES:
             groups.append([])
             n_bytes = n_files = 0
@@ -145,13 +145,8 @@ def _pack_of(
     return Pack(tuple(files), place, stop, () if same else tuple(pack.key for pack in packs))
 
 
-def _is_small(file: DocumentSource) -> bool:
-    source = file.source
-    return _weight(file) <= SMALL and not source.span and source.format != "builtin"
-
-
-def _weight(file: DocumentSource) -> int:
-    return file.source.n_bytes * (1 if file.source.compression == "none" else UNPACKED)
+def _is_small(file: DocumentSegment) -> bool:
+    return file.size <= SMALL and not file.is_alone
 
 
 # ---- what reading a pack reports
@@ -191,6 +186,7 @@ class PackRecord:
     rejects: tuple[str, ...]  # files below the output that list records that are no documents
     labels: tuple[str | None, ...]  # of each batch the file with its known classes
     kept: tuple[str | None, ...] = ()  # of each batch the file with the columns that are kept
+    gone: tuple[str, ...] = ()  # files with ids of documents that a delta says are no more
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: str) -> PackRecord:
@@ -272,7 +268,7 @@ class Pack:
     and others, or several that are merged. Without them it is as it was, or new.
     """
 
-    files: tuple[DocumentSource, ...]  # sorted by path
+    files: tuple[DocumentSegment, ...]  # sorted by path
     place: Place
     stop: bool  # a bad record is an error
     origins: tuple[str, ...] = ()
@@ -290,8 +286,9 @@ class Pack:
         n_rows = n_bytes = 0
         for number, batch in self._batches():
             if self.stop and batch.rejects:
-                raise placed(batch.rejects[0], lines_before(self.files[number].source)).as_error()
-            rows, size = len(batch.ids) + len(batch.rejects), sum(map(len, batch.texts))
+                raise placed(batch.rejects[0], self.files[number].lines_before()).as_error()
+            rows = len(batch.ids) + len(batch.rejects) + len(batch.gone)
+            size = sum(map(len, batch.texts))
             if waiting and rows and (n_rows + rows > BATCH_ROWS or n_bytes + size > BATCH_BYTES):
                 yield writer.write(waiting)
                 waiting, n_rows, n_bytes = [], 0, 0
@@ -315,7 +312,7 @@ class Pack:
                     yield from ((number, batch) for batch in batches)
 
 
-def _begun(file: DocumentSource) -> Iterator[Batch]:
+def _begun(file: DocumentSegment) -> Iterator[Batch]:
     """Return the batches of a small file, read; of one that holds more than it seems the first."""
     batches = iter(file.read())
     return chain(list(islice(batches, 2)), batches)
@@ -327,14 +324,13 @@ class _Writer:
     def __init__(self, pack: Pack) -> None:
         self._key = pack.key
         self._storage = pack.place.storage
-        self._files = {
-            one.source.path: FileRecord(one.source.path, one.key, 0, None, 0) for one in pack.files
-        }
+        self._files = {one.name: FileRecord(one.name, one.key, 0, None, 0) for one in pack.files}
         self._paths = list(self._files)
         self._documents: list[tuple[FileDocuments, ...]] = []
         self._rejects: list[str] = []
         self._labels: list[str | None] = []
         self._kept: list[str | None] = []
+        self._gone: list[str] = []
 
     def record(self) -> PackRecord:
         """Return what was read so far."""
@@ -345,6 +341,7 @@ class _Writer:
             tuple(self._rejects),
             tuple(self._labels),
             tuple(self._kept),
+            tuple(self._gone),
         )
 
     def write(self, parts: Sequence[tuple[int, Batch]]) -> Batch:
@@ -363,6 +360,10 @@ class _Writer:
         labels = {"label": whole.extra["label"]} if labelled else {}
         self._labels.append(self._write_columns("labels", batch_number, whole.ids, labels))
         self._kept.append(self._write_columns("kept", batch_number, whole.ids, whole.kept))
+        if whole.gone:
+            stem = f"gone-{batch_number:05d}"
+            table = pa.table({"id": pa.array(whole.gone, pa.string())})
+            self._gone.append(self._write(stem, "parquet", encode_parquet(table)))
         if listed := self._note(whole.rejects):
             stem = f"rejects-{batch_number:05d}"
             self._rejects.append(self._write(stem, "jsonl", encode_rejects(listed)))
@@ -417,6 +418,7 @@ def _concatenated(batches: Sequence[Batch]) -> Batch:
         whole.texts += batch.texts
         whole.lines += batch.lines
         whole.rejects += batch.rejects
+        whole.gone += batch.gone
     for name in dict.fromkeys(name for batch in batches for name in batch.extra):
         whole.extra[name] = [
             value for one in batches for value in one.extra.get(name, [None] * len(one.ids))

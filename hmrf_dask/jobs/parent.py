@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hmrf_dask.documents.files import DocumentFile
+from hmrf_dask.documents.segments import DocumentSegment
+from hmrf_dask.documents.sources import Segment
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, UnreadableFileError
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.places import ANSWERS, EDITED, GONE, LINEAGE, MODEL, REJECTS
@@ -35,13 +36,15 @@ SOURCES = "sources"
 VOCABULARY = "vocabulary"  # its identity, None where rows are ready embeddings
 DENSE = "dense"  # the vectors that rows are made of, a `text.tfidf.Dense`; absent without any
 MADE_OF = "made_of"  # keys of the counts that the vocabulary was made of
+# Keys of counts of whole packs, from which documents are left out that deltas have or say are gone.
+COUNTED_WHOLE = "counted_whole"
 CAME = "came"  # the releases that files came with since the last fit, by path
 JOB = "job"  # where the job file was; former versions kept it not
 CHOICE = "choice_of_k"  # the K that a release chose, or one before it; a `ChosenK`
 
 
 class Keys(NamedTuple):
-    """What a segment of a file is called; most files have one."""
+    """What a part of a file is called; most files, and segments of other sources, have one."""
 
     counts: str  # the counts and rows of its pack
     pack: str
@@ -49,7 +52,7 @@ class Keys(NamedTuple):
 
 
 class FileEntry(NamedTuple):
-    """A file of a release, as its ledger lists it: what the store said of it, and its segments."""
+    """A file of a release as its ledger lists it, or a segment of another source, and its keys."""
 
     size: Any
     etag: Any
@@ -127,18 +130,17 @@ class Changes:
 
 
 def entries(
-    sources: Sequence[DocumentFile], keys: Mapping[str, list[Keys]]
+    segments: Sequence[Segment | DocumentSegment], keys: Mapping[str, list[Keys]]
 ) -> dict[str, FileEntry]:
-    """Return what the ledger of a release keeps of its files, by path; `keys` by path too.
+    """Return what the ledger of a release keeps of its segments, by name; `keys` by name too.
 
     Examples
     --------
-    >>> from hmrf_dask.documents.files import DocumentFile
     >>> keys = {"a.csv": [Keys("1", "2", "3")]}
-    >>> entries([DocumentFile("a.csv", "/a.csv", 10, "9f", "csv")], keys)
+    >>> entries([Segment("a.csv", 10, "9f")], keys)
     {'a.csv': FileEntry(size=10, etag='9f', keys=[Keys(counts='1', pack='2', own='3')])}
     """
-    return {one.path: FileEntry(one.size, one.etag, keys[one.path]) for one in sources}
+    return {one.name: FileEntry(one.size, one.stamp, keys[one.name]) for one in segments}
 
 
 def files_of(ledger: Mapping[str, Any]) -> dict[str, FileEntry]:
@@ -155,17 +157,18 @@ def files_of(ledger: Mapping[str, Any]) -> dict[str, FileEntry]:
     }
 
 
-def compare(before: Mapping[str, FileEntry], sources: Sequence[DocumentFile]) -> Changes:
+def compare(
+    before: Mapping[str, FileEntry], segments: Sequence[Segment | DocumentSegment]
+) -> Changes:
     """Return what is new compared with the ledger of a release, as `files_of` gives it.
 
     Examples
     --------
-    >>> from hmrf_dask.documents.files import DocumentFile
     >>> before = {"a.csv": FileEntry(10, "9f", []), "c.csv": FileEntry(3, "d0", [])}
-    >>> compare(before, [DocumentFile("a.csv", "/a.csv", 10, "9f", "csv")])
+    >>> compare(before, [Segment("a.csv", 10, "9f")])
     Changes(new=(), changed=(), same=('a.csv',), gone=('c.csv',))
     """
-    now = {source.path: (source.size, source.etag) for source in sources}
+    now = {segment.name: (segment.size, segment.stamp) for segment in segments}
     both = sorted(now.keys() & before.keys())
     return Changes(
         new=tuple(sorted(now.keys() - before.keys())),

@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmrf_dask.documents.batches import Batch, read_batches
+from hmrf_dask.documents.batches import Batch
 from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.segments import UNPACKED, DocumentSegment
 from hmrf_dask.documents.streams import WatchedFile, decompressed, open_file, state_of
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.storage.remote import explained
@@ -32,16 +33,15 @@ PLACES = 32
 BYTES = 32 * 2**20  # of a sample, at most
 PROBE = 2**18  # bytes that show how long documents are
 FILES = 2_000  # of one document each
-UNPACKED = 8  # times its bytes the text of a compressed file has, as a rule
 READ_AT_ONCE = 512  # bytes: what breaks off is lost from there
 MODEST_ROWS = 500  # in a batch, so that a sample ends near where it should
 
 
 @dataclass(frozen=True)
 class Place:
-    """A stretch of a file that is read: `source` is what readers open."""
+    """What is read: a segment, or a stretch of the file that it is."""
 
-    source: DocumentFile
+    segment: DocumentSegment
     n_bytes: int  # of the store that it stands for; 0: the whole file is one document
     whole: bool  # all of the file
 
@@ -80,7 +80,7 @@ class DocumentSample:
 
 
 def read_sample(
-    sources: Sequence[DocumentFile], columns: Columns, most: int, folder: str
+    sources: Sequence[DocumentSegment], columns: Columns, most: int, folder: str
 ) -> DocumentSample:
     """Return at most `most` documents; beginnings of some files are copied to a temporary folder.
 
@@ -128,9 +128,10 @@ def _read(found: DocumentSample, place: Place, columns: Columns, share: int) -> 
 
     Rows of Parquet are known without reading them all.
     """
-    is_counted, n_read, n_kept = place.source.format == "parquet", 0, 0
+    file, n_read, n_kept, ended = place.segment.file, 0, 0, True
+    is_cut_short = file is None or file.format == "parquet"
     rows = max(1, min(share, MODEST_ROWS))
-    with closing(read_batches(place.source, columns, batch_rows=rows)) as batches:
+    with closing(place.segment.read(rows=rows)) as batches:
         for batch in batches:
             n_read += len(batch.ids)
             found.n_rejects += len(batch.rejects)
@@ -139,16 +140,20 @@ def _read(found: DocumentSample, place: Place, columns: Columns, share: int) -> 
                 found.ids += batch.ids
                 found.records += (encode_lines([one]) for one in _records(batch, columns))
                 n_kept += len(batch.ids)
-            elif is_counted:
+            elif is_cut_short:
+                ended = False
                 break
     found.n_read += n_read
-    n_there = _rows_of(place.source) if is_counted else n_read
-    found.bytes_read += round((place.n_bytes or place.source.size) * n_read / max(n_there, 1))
+    n_there = n_read if ended else _rows_of(place.segment, found.characters / found.n_read)
+    found.bytes_read += round((place.n_bytes or place.segment.size) * n_read / max(n_there, 1))
     return n_there
 
 
-def _rows_of(source: DocumentFile) -> int:
-    """Return the rows of a Parquet file, which its last bytes say."""
+def _rows_of(segment: DocumentSegment, characters: float) -> int:
+    """Return the rows of a Parquet file, which its last bytes say; of others by their size."""
+    source = segment.file
+    if source is None:
+        return max(1, round(segment.size / max(characters, 1.0)))
     with explained(source.path, "open it"), open_file(source.url, dict(source.options)) as file:
         return int(pq.ParquetFile(pa.PythonFile(file, mode="r")).metadata.num_rows)
 
@@ -176,26 +181,24 @@ def _records(batch: Batch, columns: Columns) -> Iterator[dict[str, Any]]:
 
 
 def _places(
-    sources: Sequence[DocumentFile], columns: Columns, most: int, folder: str
+    sources: Sequence[DocumentSegment], columns: Columns, most: int, folder: str
 ) -> Iterator[Place]:
-    """Yield stretches of files, spread evenly over the bytes of all."""
-    if sources and all(source.format == "text" for source in sources):
+    """Yield stretches of files, or segments, spread evenly over the bytes of all."""
+    if sources and all(one.file is not None and one.file.format == "text" for one in sources):
         n_chosen = min(len(sources), most, FILES)
         for number in range(n_chosen):
             source = sources[number * len(sources) // n_chosen]
-            whole = n_chosen == len(sources)
-            yield Place(source, source.size if whole else 0, True)
+            yield Place(source, source.size if n_chosen == len(sources) else 0, True)
         return
-    total = sum(source.size for source in sources)
     if sum(map(_characters, sources)) <= BYTES:
         yield from (Place(source, source.size, True) for source in sources)
         return
+    total = sum(source.size for source in sources)
     probe = DocumentSample(1, PROBE)
     n_probed = _read(probe, _stretch(sources[0], 0, PROBE, folder), columns, 1)
     size = min(BYTES, round(most * probe.bytes_read / max(n_probed, 1)))
     n_places = min(PLACES, max(len(sources), 8))
-    ends = np.cumsum([source.size for source in sources])
-    chosen = set[int]()
+    ends, chosen = np.cumsum([source.size for source in sources]), set[int]()
     for number in range(n_places):
         first = number * total // n_places
         at = int(np.searchsorted(ends, first, side="right"))
@@ -207,26 +210,36 @@ def _places(
         chosen.add(at)
 
 
-def _characters(source: DocumentFile) -> int:
-    return source.size * (1 if source.compression == "none" else UNPACKED)
+def _characters(source: DocumentSegment) -> int:
+    packed = source.file is not None and source.file.compression != "none"
+    return source.size * (UNPACKED if packed else 1)
 
 
-def _is_cut(source: DocumentFile) -> bool:
-    return (source.format, source.compression) == ("jsonl", "none")
+def _is_cut(source: DocumentSegment) -> bool:
+    file = source.file
+    return file is not None and (file.format, file.compression) == ("jsonl", "none")
 
 
-def _stretch(source: DocumentFile, inside: int, size: int, folder: str) -> Place:
-    """Return about `size` bytes of a file; only of JSON Lines they need not be its first."""
-    if source.size <= size or source.format in ("parquet", "builtin"):
-        return Place(replace(source, hash=None), source.size, True)
+def _stretch(source: DocumentSegment, inside: int, size: int, folder: str) -> Place:
+    """Return about `size` bytes of a segment; only of JSON Lines they need not be its first."""
+    file = source.file
+    if file is None or file.size <= size or file.format in ("parquet", "builtin"):
+        return Place(source, source.size, True)
     if _is_cut(source):
-        stop = min(inside + size, source.size)
-        return Place(replace(source, hash=None, span=(inside, stop)), stop - inside, False)
-    packed = UNPACKED if source.compression != "none" else 1
-    return _beginning(source, size // packed, folder)
+        stop = min(inside + size, file.size)
+        return Place(
+            _at(source, replace(file, hash=None, span=(inside, stop))), stop - inside, False
+        )
+    size //= UNPACKED if file.compression != "none" else 1
+    return Place(_at(source, _beginning(file, size, folder)), size, False)
 
 
-def _beginning(source: DocumentFile, size: int, folder: str) -> Place:
+def _at(source: DocumentSegment, file: DocumentFile) -> DocumentSegment:
+    """Return a segment of which another file, or a part of its own, is read."""
+    return replace(source, segment=replace(source.segment, where=file))
+
+
+def _beginning(source: DocumentFile, size: int, folder: str) -> DocumentFile:
     """Return the first lines of a file that is read from its front, copied."""
     with explained(source.path, "read it"), open_file(source.url, dict(source.options)) as file:
         data = file.read(size)
@@ -241,7 +254,6 @@ def _beginning(source: DocumentFile, size: int, folder: str) -> Place:
     with open(path, "wb") as copy:
         copy.write(content)
     length, etag = state_of(path, {})
-    copied = replace(
+    return replace(
         source, url=path, size=length, etag=etag, compression="none", hash=None, options=()
     )
-    return Place(copied, size, False)

@@ -6,10 +6,8 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 
-from hmrf_dask.documents.files import segments_of
 from hmrf_dask.errors import ConfigurationError, HmrfWarning, InvalidInputError, counted
 from hmrf_dask.fit.preparation import check_memory, hashing_task, table_task
-from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.packs import Pack, packed
 from hmrf_dask.jobs.parent import MADE_OF
@@ -29,12 +27,20 @@ from hmrf_dask.jobs.rows import (
     weigh_documents,
 )
 from hmrf_dask.jobs.steps import JobRun, Material
+from hmrf_dask.jobs.superseded import live_packs
 from hmrf_dask.text.tfidf import Dense, Vocabulary
 from hmrf_dask.text.vectorise import corpus_of, counts_key
 
 
 def prepare(run: JobRun) -> Material:
-    """Return the rows of all documents; new and changed files alone are read."""
+    """Return the rows of all documents; new and changed segments alone are read."""
+    try:
+        return _prepared(run)
+    finally:
+        run.inputs.documents.close()  # all is read
+
+
+def _prepared(run: JobRun) -> Material:
     packs = _packs(run)
     rows = _rows(run, packs)
     with run.watch.step("look for ids that come twice"):
@@ -58,18 +64,13 @@ def _refuse_few(run: JobRun, n_documents: int) -> None:
         raise InvalidInputError(
             f"method.n_clusters must be at most the number of documents, got {run.n_clusters} for "
             f"{counted(n_documents, 'document')} in "
-            f"{counted(len(run.inputs.sources), 'file')}; ask for fewer clusters, or check that "
+            f"{counted(len(run.inputs.segments), 'file')}; ask for fewer clusters, or check that "
             "the manifest names all files"
         )
 
 
 def _packs(run: JobRun) -> list[Pack]:
-    columns = run.inputs.manifest.documents
-    files = [
-        DocumentSource(segment, columns)
-        for source in run.inputs.sources
-        for segment in segments_of(source)
-    ]
+    files = [part for segment in run.inputs.segments for part in segment.parts()]
     made_of = () if run.previous is None else run.previous.ledger[MADE_OF]
     return packed(
         files, run.last_files, run.place, stop=not run.inputs.job.quarantines, made_of=made_of
@@ -89,6 +90,7 @@ def _rows(run: JobRun, packs: list[Pack]) -> JobRows:
     check_records(run, [one.record for one in counted_packs])
     _refuse_few(run, sum(one.counts.n_texts for one in counted_packs))
     vectors = _vectors(run, packs, counted_packs)
+    counted_packs = live_packs(run, counted_packs)
     before = _of_one_width(run, before, vectors)
     if run.inputs.job.mode == "predict":
         text = text.model_copy(update={"refit": "never"})

@@ -56,7 +56,7 @@ def check_records(
     n_rejected = sum(record.n_rejects for record in records) + len(repeated)
     n_documents = sum(record.n_documents for record in records) - len(repeated)
     broken = {one.source for one in first_rejects(records) if one.whole_rest}
-    sizes = {one.path: one.size for one in run.inputs.sources}
+    sizes = {one.name: one.size for one in run.inputs.segments}
     n_lost = sum(sizes.get(path, 0) for path in broken)
     shown = [*islice(first_rejects(records), SHOWN + 1), *repeated[: SHOWN + 1]]
     unreadable = "the bytes may lie in files that cannot be read to their end"

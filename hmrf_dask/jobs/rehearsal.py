@@ -20,6 +20,7 @@ from typing import Any
 
 from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.documents.manifest import base_of
+from hmrf_dask.documents.segments import Documents
 from hmrf_dask.estimators.classes import load
 from hmrf_dask.flow.clients import active_client, local_threads
 from hmrf_dask.flow.cluster import compute, peak_memory
@@ -105,9 +106,7 @@ def rehearse(
     with warnings.catch_warnings():  # of so few documents they say nothing
         warnings.simplefilter("ignore")
         copied = gather(load_job(address), address)
-        # Each file is a pack, and hence a task, of its own however small it is.
-        cut = [replace(source, span=(0, source.size)) for source in copied.sources]
-        report = run_job(replace(copied, sources=tuple(cut)), tell=mark)
+        report = run_job(replace(copied, documents=_alone(copied.documents)), tell=mark)
     marks.append(("", time.time()))
     seconds = {name: end - begin for (name, begin), (_, end) in pairwise(marks)}
     output = copied.output
@@ -178,6 +177,16 @@ def _n_files() -> int:
     """Return how many files show what threads, or workers, gain: two for each."""
     client = active_client()
     return 2 * (local_threads() if client is None else sum(client.nthreads().values()))
+
+
+def _alone(documents: Documents) -> Documents:
+    """Return documents of which each file is a pack, and hence a task, however small it is."""
+    segments = [
+        replace(one, segment=replace(one.segment, where=replace(one.file, span=(0, one.size))))
+        for one in documents.segments
+        if one.file is not None
+    ]
+    return Documents(segments, documents.listings)
 
 
 def _resolve_models(job: dict[str, Any], base: str) -> None:

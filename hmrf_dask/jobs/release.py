@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.constraints.answer_files import encode_pairs
+from hmrf_dask.documents.segments import LISTINGS
 from hmrf_dask.estimators.comparison import marked_labels
 from hmrf_dask.estimators.prediction import nearest_rows
 from hmrf_dask.flow.cluster import peak_memory
@@ -32,6 +33,7 @@ from hmrf_dask.jobs.packs import read_hashed
 from hmrf_dask.jobs.parent import (
     CAME,
     CHOICE,
+    COUNTED_WHOLE,
     DENSE,
     INPUTS,
     JOB,
@@ -324,7 +326,8 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         INPUTS: run.inputs.identity,
         JOB: run.inputs.address,
         **run.inputs.journal.described(),
-        SOURCES: entries(run.inputs.sources, rows.file_keys()),
+        SOURCES: entries(run.inputs.segments, rows.file_keys()),
+        **_listings(run, rows),
         CAME: run.came,
         VOCABULARY: None if rows.vocabulary is None else rows.vocabulary.identity,
         MADE_OF: list(rows.made_of),
@@ -332,6 +335,18 @@ def _ledger(run: JobRun, material: Material, results: Results) -> dict[str, Any]
         NEXT_ID: results.lineage.next_id,
         **({} if chosen is None else {CHOICE: asdict(chosen)}),
         **({} if results.edits is None else {EDITS: asdict(results.edits)}),
+    }
+
+
+def _listings(run: JobRun, rows: JobRows) -> dict[str, Any]:
+    """Return what the next run must know of sources other than files; nothing without any."""
+    listings = run.inputs.documents.listings
+    if not listings:
+        return {}
+    whole = [run.counts_of(record.key) for record in rows.records] if run.counts_words else []
+    return {
+        LISTINGS: {name: known.as_json for name, known in listings.items()},
+        COUNTED_WHOLE: sorted(set(whole).difference(rows.keys)),
     }
 
 

@@ -111,8 +111,8 @@ def report_after_run(run: JobRun) -> None:
         release = latest(inputs.output)
         assert release is not None
         new = {*run.changes.new, *run.changes.changed}
-        size = sum(int(source.size or 0) for source in inputs.sources if source.path in new)
-        archive = Archive(inputs.manifest.documents, inputs.sources, max(NIGHT_BYTES, size))
+        size = sum(int(one.size or 0) for one in inputs.segments if one.name in new)
+        archive = Archive([one.as_it_is() for one in inputs.segments], max(NIGHT_BYTES, size))
         return of_release(inputs.output, release), archive
 
     _written_if_possible(made, "the release is")
@@ -320,14 +320,14 @@ def _texts(
         return subject.texts(wanted)
     parent = None if subject.release is None else subject.release.parent
     reports = (subject.former, former_of_run(subject.url, parent))
-    if archive is not None and archive.columns.text is None:
+    if archive is not None and not archive.has_texts:
         archive = None
     return texts_of(subject, reports, archive, wanted)
 
 
 def _no_texts(archive: Archive | None, missing: int, wanted: int) -> str:
     """Say why documents have no texts here."""
-    if archive is not None and archive.columns.text is None:
+    if archive is not None and not archive.has_texts:
         return "Texts: the documents are embeddings alone: clusters have no words and no texts."
     why = "they are gone or changed since, or cannot be found from here"
     if archive is not None and archive.most_bytes is not None:

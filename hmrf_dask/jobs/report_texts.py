@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
-from hmrf_dask.documents.batches import read_batches
-from hmrf_dask.documents.files import DocumentFile, list_files, segments_of
-from hmrf_dask.documents.manifest import Columns, base_of, load_manifest
+from hmrf_dask.documents.manifest import base_of, load_manifest
+from hmrf_dask.documents.segments import DocumentSegment, KnownListing, documents_of
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceError
 from hmrf_dask.flow.dataflow import DaskFlow, tree
 from hmrf_dask.jobs.inputs import load_job, resolved
@@ -28,9 +27,13 @@ NIGHT_BYTES: Final = 256 * 2**20
 class Archive(NamedTuple):
     """Where documents are now, and how many bytes of them may be read; None: all."""
 
-    columns: Columns
-    sources: Sequence[DocumentFile]
+    segments: Sequence[DocumentSegment]
     most_bytes: int | None = None
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether documents are more than embeddings."""
+        return any(one.columns.text is not None for one in self.segments)
 
 
 def archive_of(release: Release) -> Archive:
@@ -40,7 +43,8 @@ def archive_of(release: Release) -> Archive:
         raise ConfigurationError("the release does not say where its job file was")
     address = resolved(base_of(job), load_job(job).manifest)
     manifest = load_manifest(address)
-    return Archive(manifest.documents, list_files(manifest, base_of(address)))
+    listings = KnownListing.of(release.ledger)
+    return Archive(documents_of(manifest, base_of(address), listings))
 
 
 def texts_of(
@@ -67,7 +71,7 @@ def texts_of(
     left = {pack: {one for one in ids if one not in texts} for pack, ids in wanted.items()}
     segments = _segments(subject.release, archive, {p: ids for p, ids in left.items() if ids})
     flow = DaskFlow()
-    tasks = [flow.lazy(_read, source, archive.columns, ids) for source, ids in segments]
+    tasks = [flow.lazy(_read, segment, ids) for segment, ids in segments]
     if tasks:
         texts |= flow.compute([tree(flow, _joined, tasks)])[0]
     return texts
@@ -84,16 +88,16 @@ def shown_texts(report: Report) -> Iterable[Text]:
 
 def _segments(
     release: Release, archive: Archive, wanted: Mapping[str, set[str]]
-) -> list[tuple[DocumentFile, set[str]]]:
-    """Return the segments of files that are as they were, and what to look for in each."""
-    entries, now = files_of(release.ledger), {source.path: source for source in archive.sources}
-    packs: dict[str, list[tuple[DocumentFile, float]]] = defaultdict(list)
+) -> list[tuple[DocumentSegment, set[str]]]:
+    """Return the segments that are as they were, and what to look for in each."""
+    entries, now = files_of(release.ledger), {one.name: one for one in archive.segments}
+    packs: dict[str, list[tuple[DocumentSegment, float]]] = defaultdict(list)
     for path, entry in sorted(entries.items()):
-        source = now.get(path)
-        if source is None or entry[:2] != (source.size, source.etag):
+        segment = now.get(path)
+        if segment is None or entry[:2] != (segment.size, segment.stamp):
             continue
-        parts = segments_of(source)
-        size = float(source.size or 0) / max(len(parts), 1)
+        parts = segment.parts()
+        size = float(segment.size or 0) / max(len(parts), 1)
         for part, keys in zip(parts, entry.keys, strict=False):
             if keys.counts in wanted:
                 packs[keys.counts].append((part, size))
@@ -104,17 +108,15 @@ def _segments(
     for pack in order:
         if costs[pack] <= left:
             left -= costs[pack]
-            chosen += [(source, wanted[pack]) for source, _ in packs[pack]]
+            chosen += [(segment, wanted[pack]) for segment, _ in packs[pack]]
     return chosen
 
 
-def _read(source: DocumentFile, columns: Columns, wanted: set[str]) -> dict[str, str]:
+def _read(segment: DocumentSegment, wanted: set[str]) -> dict[str, str]:
     """Return the beginnings of texts in a segment, as far as it can be read."""
     texts: dict[str, str] = {}
-    if source.format == "text" and source.document_id not in wanted:
-        return texts
     # gone, replaced, or damaged meanwhile: what was read until then
-    with suppress(SourceError, InvalidInputError), closing(read_batches(source, columns)) as read:
+    with suppress(SourceError, InvalidInputError), closing(segment.read(sorted(wanted))) as read:
         for batch in read:
             named = zip(batch.ids, batch.texts, strict=True)
             texts |= {name: excerpt(text, LENGTH) for name, text in named if name in wanted}

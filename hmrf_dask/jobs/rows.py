@@ -14,13 +14,13 @@ from functools import partial
 from itertools import compress, zip_longest
 from typing import Any, NamedTuple
 
+from hmrf_dask.documents.segments import DocumentSegment
 from hmrf_dask.errors import HmrfWarning, UnreadableFileError
 from hmrf_dask.flow.dataflow import DaskFlow, task_memory
-from hmrf_dask.jobs.inputs import DocumentSource
 from hmrf_dask.jobs.job_file import Text
 from hmrf_dask.jobs.packs import FOLDER as DOCUMENTS
 from hmrf_dask.jobs.packs import Pack, PackRecord, lines_before_of, refuse_rejects, refuse_widths
-from hmrf_dask.jobs.parent import DENSE, MADE_OF, VOCABULARY, Keys, files_of
+from hmrf_dask.jobs.parent import COUNTED_WHOLE, DENSE, MADE_OF, VOCABULARY, Keys, files_of
 from hmrf_dask.jobs.progress import SoFar
 from hmrf_dask.releases import own_files
 from hmrf_dask.releases.own_files import FOLDERS, RUNS, is_within, remove_own
@@ -142,6 +142,7 @@ class CountedPack(NamedTuple):
     pack: Pack
     counts: CountedSource
     record: PackRecord
+    was: str = ""  # the key of the counts that it had in the last release, where deltas change it
 
 
 def count_documents(
@@ -195,7 +196,7 @@ def weigh_documents(
             for one in packs
             if one.pack.origins
             and known.issuperset(counts_key(key, settings) for key in one.pack.origins)
-        }
+        } | {one.counts.key for one in packs if one.was in known}
         coverage = Coverage.total([one.coverage for one in compress(rows, new)])
         since = [one.coverage for one, key in zip(rows, keys, strict=True) if key not in known]
         if not _is_outdated(text, vocabulary, Coverage.total(since)):
@@ -236,7 +237,7 @@ def find_lines(
     """Return the lines of documents, by partition and id, from the parts of files they are in."""
     flow, places, before = DaskFlow(), rows.places(), lines_before_of(rows.records)
     tasks = [
-        flow.lazy(DocumentSource.lines_of, packs[places[part]].files[0], ids)
+        flow.lazy(DocumentSegment.lines_of, packs[places[part]].files[0], ids)
         for part, ids in wanted.items()
     ]
     return {
@@ -429,10 +430,11 @@ def names_of(ledger: dict[str, Any]) -> set[str]:
     """Return the folders of an output that the files of a ledger are counted and weighed in."""
     keys = [key for entry in files_of(ledger).values() for key in entry.keys]
     packs, dense = {key.pack for key in keys}, ledger.get(DENSE)
+    counts = {*(key.counts for key in keys), *ledger.get(COUNTED_WHOLE, ())}
     vocabularies = [ledger[VOCABULARY]] if VOCABULARY in ledger else []
     if dense is not None and not dense["identity"]:
         vocabularies.append(None)  # ready embeddings next to words
-    made = names_made(packs, {key.counts for key in keys}, vocabularies)
+    made = names_made(packs, counts, vocabularies)
     return made | (vectors_made(Dense(**dense), packs) if dense else set())
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from hmrf_dask.answers.journal import FILE
+from hmrf_dask.documents.segments import Documents, KnownListing
 from hmrf_dask.errors import (
     ConfigurationError,
     HmrfError,
@@ -23,7 +24,7 @@ from hmrf_dask.errors import (
 )
 from hmrf_dask.jobs import journal
 from hmrf_dask.jobs.former import count_overlap
-from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.jobs.inputs import Inputs, listed_again
 from hmrf_dask.jobs.namers import find_namer
 from hmrf_dask.jobs.parent import (
     INPUTS,
@@ -154,16 +155,17 @@ def remake_of(inputs: Inputs) -> tuple[Inputs, Parent, str] | None:
 
 def _inputs_of(release: Release, inputs: Inputs) -> Inputs | None:
     """Return what a release was made of, None where these inputs have it no more as it was."""
-    changes = compare(files_of(release.ledger), inputs.sources)
+    changes = compare(files_of(release.ledger), inputs.segments)
     if changes.changed or changes.gone:
         return None
     taken = inputs.journal.until(release.ledger.get(journal.KEY, {}).get("end", 0))
     same = set(changes.same)
-    sources = tuple(source for source in inputs.sources if source.path in same)
+    segments = [segment for segment in inputs.segments if segment.name in same]
+    documents = Documents(segments, KnownListing.of(release.ledger))
     for mode in ("fit", "predict"):  # whatever is asked now, with --predict or without
         job = inputs.job.model_copy(update={"mode": mode})
         then = replace(
-            inputs, job=job, sources=sources, choose_k=chose_again(release), journal=taken
+            inputs, job=job, documents=documents, choose_k=chose_again(release), journal=taken
         )
         if release.ledger.get(INPUTS) == then.identity:
             return then
@@ -221,7 +223,16 @@ def report_if_done(inputs: Inputs) -> Report | None:
     if damage_of(inputs.output, release):
         return None
     named = pointed(storage)  # `publish` done again makes it name the release
-    return _report_of(release, inputs) if named and named["release"] == release.number else None
+    if not named or named["release"] != release.number:
+        return None
+    report = _report_of(release, inputs)
+    if inputs.job.publish is not None:
+        from hmrf_dask.jobs.publish import is_published
+
+        if not is_published(inputs, inputs.job.publish.sql):
+            with held(inputs.output, release.run) as hold:
+                _publish(inputs, hold)
+    return report
 
 
 def _report_of(release: Release, inputs: Inputs) -> Report:
@@ -282,8 +293,21 @@ def run_job(inputs: Inputs, *, tell: Tell = nothing) -> Report:
 
     `tell` is called with what happens; see `hmrf_dask.jobs.progress`.
     """
+    inputs = listed_again(inputs)
+    try:
+        return _run_as_listed(inputs, tell)
+    finally:
+        inputs.documents.close()
+
+
+def _run_as_listed(inputs: Inputs, tell: Tell) -> Report:
     storage = open_output(inputs.output, None)
     ownership.refuse_other(storage, inputs.owner, hand_over=inputs.take_over)
+    if inputs.job.publish is not None:
+        from hmrf_dask.jobs.publish import check_publishing
+
+        target = inputs.job.publish.sql
+        check_publishing(target, inputs.output, inputs.owner, take_over=inputs.take_over)
     if damage := pointer_damage(storage):
         warnings.warn(f"{damage}; it is written again", HmrfWarning, stacklevel=2)
         storage.delete([LATEST])  # the newest release is found without it
@@ -346,7 +370,9 @@ def _run(inputs: Inputs, find: Callable[[Inputs], Parent], tell: Tell) -> Report
                 continue
             if parent.release is not None and parent.done:
                 _point_at(hold, parent.release)
-                return _report_of(parent.release, inputs)
+                report = _report_of(parent.release, inputs)
+                _publish(inputs, hold)
+                return report
             run = JobRun(inputs, parent, hold, Watch(storage, parent.run_id, tell))
             run.record_made([run.name])
             journal.record(storage, run.name, inputs.journal)
@@ -377,11 +403,22 @@ def _work(run: JobRun) -> Report:
     if names := run.inputs.job.names:
         with run.watch.step("name clusters"):
             _name_clusters(run, names.namer)
+    if run.inputs.job.publish is not None:
+        with run.watch.step("publish in the database"):
+            _publish(run.inputs, run.hold)
     from hmrf_dask.jobs.report import report_after_run  # not where nothing is left to do: be quick
 
     with run.watch.step("write the report page"):
         report_after_run(run)
     return report
+
+
+def _publish(inputs: Inputs, hold: OutputLock) -> None:
+    """Let readers of a database see the last release, where the job publishes any there."""
+    if inputs.job.publish is not None:
+        from hmrf_dask.jobs.publish import publish_release
+
+        publish_release(inputs, inputs.job.publish.sql, hold.check)
 
 
 def _name_clusters(run: JobRun, namer: str) -> None:

@@ -177,12 +177,16 @@ class JobRun:
         """Return the file below the output that says that the documents of a pack were read."""
         if not self.counts_words:
             return f"{EMBEDDINGS}/{pack}/{WRITTEN}"
-        return f"{COUNTS}/{counts_key(pack, settings_of(self.text))}/{COUNTED}"
+        return f"{COUNTS}/{self.counts_of(pack)}/{COUNTED}"
+
+    def counts_of(self, pack: str) -> str:
+        """Return the key of the counts of all documents of a pack."""
+        return counts_key(pack, settings_of(self.text))
 
     @cached_property
     def changes(self) -> Changes:
         """What happened to the files since the last release."""
-        return compare(self.last_files, self.inputs.sources)
+        return compare(self.last_files, self.inputs.segments)
 
     @cached_property
     def last_files(self) -> dict[str, FileEntry]:
@@ -326,6 +330,7 @@ def planned_steps(run: JobRun) -> list[str]:
         "choose questions": fits and bool(run.inputs.job.questions),
         "write the report": True,
         "publish": True,
+        "publish in the database": run.inputs.job.publish is not None,
         "write the report page": True,
     }
     return [name for name, comes in steps.items() if comes]

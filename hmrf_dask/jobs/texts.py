@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hmrf_dask.documents.batches import Batch, read_batches
-from hmrf_dask.documents.files import DocumentFile, list_files, segments_of
-from hmrf_dask.documents.manifest import Columns, Manifest, base_of, load_manifest
+from hmrf_dask.documents.batches import Batch
+from hmrf_dask.documents.manifest import Manifest, base_of, load_manifest
 from hmrf_dask.documents.records import DamagedFile
+from hmrf_dask.documents.segments import DocumentSegment, KnownListing, documents_of
 from hmrf_dask.documents.whole_record import read_record
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceError
 from hmrf_dask.jobs.assignments import key_of
@@ -129,7 +129,7 @@ class Texts:
             )
         self._lock = threading.Lock()
         self._homes: dict[str, Home] = {}
-        self._lines: dict[str, tuple[DocumentFile, int]] = {}
+        self._lines: dict[str, tuple[DocumentSegment, int]] = {}
         self._cached: OrderedDict[str, Document] = OrderedDict()
         self._n_cached = 0  # characters
 
@@ -174,10 +174,12 @@ class Texts:
         with self._lock:
             if document.missing or name not in self._lines:
                 return {}
-            source, line = self._lines[name]
-            known = self._columns
+            segment, line = self._lines[name]
+            known = segment.columns
+            if segment.file is None:
+                return dict(document.columns)
             try:
-                values = read_record(source, line, known.max_bytes)
+                values = read_record(segment.file, line, known.max_bytes)
             except (SourceError, InvalidInputError, DamagedFile, ValueError, OSError):
                 return dict(document.columns)  # changed since it was read
         left_out = {known.id, *known.texts, known.label, known.embedding}
@@ -227,7 +229,7 @@ class Texts:
     def _lost(self, document: Document, key: str) -> Document:
         """Return a document that none of its files has now, with the reason."""
         files = {path for path, _ in self._files.get(key, ())}  # small ones share a key
-        gone = files - self._sources.keys()
+        gone = files - self._segments.keys()
         changed = any(map(self._is_changed, files - gone))
         how = " or ".join(["gone"] * bool(gone) + ["changed"] * changed)
         words = f"its file is {how} since the last release" if how else _NO_RECORD
@@ -236,48 +238,42 @@ class Texts:
     def _in_file(self, file: tuple[str, int], names: set[str]) -> list[Document]:
         """Return the documents with some names in a segment of a file, as far as it can be read."""
         path, number = file
-        source = self._sources.get(path)
-        segments = [] if source is None else segments_of(source)
-        if source is None or number >= len(segments):
-            return []
-        if source.format == "text" and source.document_id not in names:
+        segment = self._segments.get(path)
+        parts = [] if segment is None else segment.parts()
+        if number >= len(parts):
             return []
         documents: dict[str, Document] = {}
         try:
-            with closing(read_batches(segments[number], self._columns)) as batches:
+            with closing(parts[number].read(sorted(names))) as batches:
                 for batch in batches:
                     left = names - documents.keys()
-                    documents |= self._in_batch(batch, left, segments[number], path)
+                    documents |= self._in_batch(batch, left, parts[number])
                     if len(documents) == len(names):
                         break
         except (SourceError, InvalidInputError):  # gone, replaced, or damaged meanwhile
-            self.__dict__.pop("_sources", None)
+            self.__dict__.pop("_segments", None)
         return list(documents.values())
 
     def _in_batch(
-        self, batch: Batch, names: set[str], segment: DocumentFile, path: str
+        self, batch: Batch, names: set[str], segment: DocumentSegment
     ) -> dict[str, Document]:
         """Return the documents with some names in a batch; the first of those with one name."""
         documents: dict[str, Document] = {}
         for place, name in enumerate(batch.ids):
             if name in names and name not in documents:
                 self._lines[name] = segment, batch.lines[place]
-                documents[name] = self._document(batch, place, path)
+                documents[name] = self._document(batch, place, segment)
         return documents
 
-    def _document(self, batch: Batch, place: int, path: str) -> Document:
+    def _document(self, batch: Batch, place: int, segment: DocumentSegment) -> Document:
+        times, column = batch.extra.get("time"), segment.columns.time
         return Document(
             batch.ids[place],
             batch.texts[place],
-            self._times(batch, place),
-            source=path,
-            changed=self._is_changed(path),
+            _times(times[place] if times else None, column),
+            source=segment.name,
+            changed=self._is_changed(segment.name),
         )
-
-    def _times(self, batch: Batch, place: int) -> dict[str, str]:
-        times, column = batch.extra.get("time"), self._columns.time
-        value = times[place] if times else None
-        return {} if value is None or column is None else {column: value}
 
     def _homes_of(self, wanted: list[str]) -> dict[str, Home]:
         """Return where the last release has documents; it is asked about each once."""
@@ -300,8 +296,8 @@ class Texts:
         return dict(files)
 
     def _is_changed(self, path: str) -> bool:
-        source = self._sources.get(path)
-        return source is None or self._entries[path][:2] != (source.size, source.etag)
+        segment = self._segments.get(path)
+        return segment is None or self._entries[path][:2] != (segment.size, segment.stamp)
 
     @cached_property
     def _manifest(self) -> tuple[Manifest, str]:
@@ -314,14 +310,15 @@ class Texts:
             ) from error
         return load_manifest(address), base_of(address)
 
-    @property
-    def _columns(self) -> Columns:
-        return self._manifest[0].documents
-
     @cached_property
-    def _sources(self) -> dict[str, DocumentFile]:
-        """The files with documents as they are now."""
-        return {source.path: source for source in list_files(*self._manifest)}
+    def _segments(self) -> dict[str, DocumentSegment]:
+        """The files with documents as they are now, and segments of other sources as they were."""
+        listings = KnownListing.of(self.release.ledger)
+        return {one.name: one for one in documents_of(*self._manifest, listings)}
+
+
+def _times(value: str | None, column: str | None) -> dict[str, str]:
+    return {} if value is None or column is None else {column: value}
 
 
 def _as_text(value: object) -> str:

@@ -165,10 +165,9 @@ def sum_of_clusters(sums: IntArray) -> IntArray:
 
 
 @njit(nogil=True, cache=True, makes_arrays=False, error_model="numpy")
-def _squares_by_length(
+def _add_squares_by_length(
     sums: IntArray, roots: FloatArray, row: FloatArray, lanes: FloatArray, out: FloatArray
 ) -> None:
-    out[:] = 0.0
     for h in range(sums.shape[0]):
         whole, extra = sums[h], np.float64(sums[h, roots.shape[0]])
         for m in range(roots.shape[0]):
@@ -188,18 +187,30 @@ def squares_by_length(sums: IntArray, roots: FloatArray) -> FloatArray:
     The last column, the means, is worked in with √a, the `roots`. Always the same clusters are
     added up together, whatever threads there are.
     """
-    n_features, step = len(roots), -(-len(sums) // RUNS)
-    totals, known = np.zeros((RUNS, n_features)), frozen(roots, np.float64)
+    totals = np.zeros((RUNS, len(roots)))
+    add_squares_by_length(sums, roots, (0, len(sums)), totals)
+    return np.asarray(totals.sum(axis=0))
+
+
+def add_squares_by_length(
+    sums: IntArray, roots: FloatArray, ends: tuple[int, int], totals: FloatArray
+) -> None:
+    """Add the same of some clusters to the totals of `RUNS` runs of all.
+
+    `ends`: the number of the first cluster, and K; those before it were added before.
+    """
+    first_cluster, n_clusters = ends
+    step, known = -(-n_clusters // RUNS), frozen(roots, np.float64)
     whole = frozen(sums, np.int64)
+    cuts = np.clip(np.arange(RUNS + 1) * step - first_cluster, 0, len(sums)).tolist()
 
     def work(first: int, last: int) -> None:
-        """Add up the squares of a range of runs of clusters."""
-        buffers = np.empty(n_features), np.empty(LANES)
+        """Add the squares of the rows of a range of runs of clusters."""
+        buffers = np.empty(len(roots)), np.empty(LANES)
         for run in range(first, last):
-            _squares_by_length(whole[run * step : (run + 1) * step], known, *buffers, totals[run])
+            _add_squares_by_length(whole[cuts[run] : cuts[run + 1]], known, *buffers, totals[run])
 
     over_ranges(work, RUNS, sums.size)
-    return np.asarray(totals.sum(axis=0))
 
 
 @njit(nogil=True, cache=True)

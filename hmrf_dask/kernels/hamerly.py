@@ -98,8 +98,8 @@ def _with_others(sizes: FloatArray) -> FloatArray:
     return np.asarray(sizes + others)
 
 
-def bound_losses(before: Table, after: Table) -> FloatArray:
-    """Return what gaps may lose between two tables of one metric; see `CentroidDrift`."""
+def changes_between(before: Table, after: Table) -> FloatArray:
+    """Return how far each centroid went between two tables of one metric; see `losses_of`."""
     lengths = np.empty(len(after.exact))
     old, new = before.arrays.exact, after.arrays.exact
     metric = frozen(after.weights if after.squared else np.sqrt(after.shares), np.float64)
@@ -109,13 +109,18 @@ def bound_losses(before: Table, after: Table) -> FloatArray:
         _lengths_between(old[first:last], new[first:last], metric, lengths[first:last])
 
     over_ranges(work, len(lengths), new.size)
-    return losses_of(lengths, before, after)
+    return changes_of(lengths, before, after)
 
 
-def losses_of(lengths: FloatArray, before: Table, after: Table) -> FloatArray:
-    """Return the losses between two tables, of which each centroid went that far."""
+def changes_of(lengths: FloatArray, before: Table, after: Table) -> FloatArray:
+    """Return how far each centroid went, and how much its bias and its `extra` changed: (3, K)."""
     changes = np.abs(after.bias - before.bias), np.abs(after.extra - before.extra)
-    return LOOSE * np.stack([_with_others(sizes) for sizes in (lengths, *changes)])
+    return np.stack([lengths, *changes])
+
+
+def losses_of(changes: FloatArray) -> FloatArray:
+    """Return what gaps may lose where centroids changed so; see `CentroidDrift`."""
+    return LOOSE * np.stack([_with_others(sizes) for sizes in changes])
 
 
 @njit(nogil=True, cache=True, makes_arrays=False)

@@ -254,6 +254,27 @@ class Sums(Sized):
             return self.dense.copy()
         return _total(len(self.counts), self.n_columns, [self])
 
+    def of_clusters(self, first: int, last: int) -> Sums:
+        """Return the sums of the clusters from `first` to `last` (exclusive).
+
+        Examples
+        --------
+        >>> counts, places = np.zeros(3, np.int64), np.array([5, 1, 8])
+        >>> sums = Sums(np.zeros((0, 0), np.int64), places, places, counts, n_columns=3)
+        >>> sums.of_clusters(1, 3).to_dense().tolist()
+        [[0, 0, 5], [0, 0, 8]]
+        """
+        whole, places, values = self.dense[first:last], self.places, self.values
+        if not self.is_dense:
+            inside = (places >= first * self.n_columns) & (places < last * self.n_columns)
+            places, values = places[inside] - first * self.n_columns, values[inside]
+        return Sums(whole, places, values, self.counts[first:last], self.n_columns)
+
+    def without_numbers(self) -> Sums:
+        """Return the counts alone, nothing of the size of the sums."""
+        nothing = np.zeros(0, np.int64)
+        return Sums(np.zeros((0, 0), np.int64), nothing, nothing, self.counts, self.n_columns)
+
     def folded(self) -> tuple[IntArray, IntArray]:
         """Return places and values of the sparse form, every place once, in order."""
         order = np.argsort(self.places, kind="stable")

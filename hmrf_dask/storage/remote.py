@@ -129,6 +129,7 @@ def _patient_s3() -> Any:
                 answer = await answered(ask, place)
             except Exception as error:
                 raise translate_boto_error(error) from error
+            _count("store_sent_bytes", len(more.get("Body") or b""))
             if method == "get_object":
                 answer["Body"] = _Body(answer["Body"], place)
             return answer
@@ -172,6 +173,7 @@ class _Body:
                 f"(hmrf.store-timeout), not {_PIECE_BYTES >> 10} KiB"
             ) from error
         alive()  # a slow store does not hang
+        _count("store_received_bytes", len(piece))
         return bytes(piece)
 
     def close(self) -> None:
@@ -203,6 +205,7 @@ async def answered(ask: Callable[[], Awaitable[Any]], place: str) -> Any:
                     f"time {in_words(error)} (hmrf.store-timeout is {longest:g} s)"
                 ) from error
             _say(place, error)
+            _count("store_retries", 1)
         await asyncio.sleep(pause)
 
 
@@ -262,6 +265,7 @@ def _problem(url: str, error: Exception) -> str:
 
 
 _signs = 0
+_traffic = dict.fromkeys(("store_sent_bytes", "store_received_bytes", "store_retries"), 0)
 _counting = threading.Lock()
 
 
@@ -278,3 +282,14 @@ def alive() -> None:
 def signs_of_life() -> int:
     """Return how many signs there were in this process, pieces that stores sent among them."""
     return _signs
+
+
+def _count(what: str, number: int) -> None:
+    with _counting:
+        _traffic[what] += number
+
+
+def store_traffic() -> dict[str, int]:
+    """Return the bytes that this process sent to S3 and got from it, and requests made again."""
+    with _counting:
+        return dict(_traffic)

@@ -14,9 +14,9 @@ import numpy as np
 from hmrf_dask.checkpoints.records import LabelsFile
 from hmrf_dask.distortions.base import Distortion, Remade
 from hmrf_dask.kernels.exact import BASE, exact_integer
-from hmrf_dask.kernels.hamerly import CentroidDrift
+from hmrf_dask.kernels.hamerly import CentroidDrift, losses_of
 from hmrf_dask.kernels.sums import Accumulator
-from hmrf_dask.types import FloatArray, IntArray, Sized
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, Sized
 
 Penalty = Literal["trust", "distance", "potts"]
 WeightUpdate = Literal["normalized", "paper"]
@@ -62,12 +62,28 @@ class Limits(Sized):
 
 
 @dataclass(frozen=True)
+class NoCentroids(Sized):
+    """The place of centroids where only their number is needed."""
+
+    n_clusters: int
+    n_features: int
+
+    def __len__(self) -> int:
+        return self.n_clusters
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """That of the centroids."""
+        return self.n_clusters, self.n_features
+
+
+@dataclass(frozen=True)
 class Model(Sized):
     """What a task needs to compute any distance, sum or penalty."""
 
     distortion: Distortion
     weights: FloatArray
-    centroids: FloatArray
+    centroids: Any  # (K, d), float64; in the driver may be `fit.owners.Owned`
     smoothing: float = 0.0
     exponent: int = 43  # sums hold summands times 2**exponent
     limits: Limits | None = None  # where outliers are kept out of centroids
@@ -84,6 +100,10 @@ class Model(Sized):
     def linear(self) -> bool:
         """Whether Σ D follows from the sums: not where some rows are out, and others may go."""
         return self.distortion.linear and self.limits is None
+
+    def without_centroids(self) -> Model:
+        """Return what rows are summed up and pairs are measured with: small to send."""
+        return replace(self, centroids=NoCentroids(self.n_clusters, len(self.weights)))
 
     def table(self) -> Any:
         """Return the centroids as the distortion's kernels use them, made once in a process."""
@@ -107,18 +127,19 @@ class Model(Sized):
         model = replace(self, centroids=made.centroids)
         if made.table is not None:
             model._made.append(made.table)
-        return (model.moved_from(self, made.losses) if near else model), made
+        return (model.moved_from(self, made.changes) if near else model), made
 
-    def moved_from(self, previous: Model, losses: FloatArray | None = None) -> Model:
+    def moved_from(self, previous: Model, changes: FloatArray | None = None) -> Model:
         """Return this model with how far its centroids are from a previous one's.
 
         Rows are compared under models that follow one another so; any other change begins again.
         """
-        if losses is None:
-            losses = self.distortion.bound_losses(previous.table(), self.table())
-        if losses is not None:
+        if changes is None:
+            changes = self.distortion.changes(previous.table(), self.table())
+        if changes is not None:
             before = "" if previous.drift is None else previous.drift.after
-            object.__setattr__(self, "drift", CentroidDrift(before, uuid.uuid4().hex, losses))
+            drift = CentroidDrift(before, uuid.uuid4().hex, losses_of(changes))
+            object.__setattr__(self, "drift", drift)
         return self
 
     def accumulator(self, *, lasting: bool = True) -> Accumulator:
@@ -223,7 +244,7 @@ class State:
     """One committed iteration; the next is a pure function of it, the corpus and the pairs."""
 
     model: Model
-    sums: IntArray  # (K, d + 1)
+    sums: Any  # (K, d + 1), int64; or `fit.owners.Owned`, the name of what owners hold
     counts: IntArray  # (K,)
     free: tuple[LabelsFile, ...]  # labels of corpus partitions, -1 at linked rows
     linked: tuple[LabelsFile, ...]  # labels of linked partitions
@@ -231,6 +252,30 @@ class State:
     prior: WeightPrior = field(default_factory=WeightPrior)
     factor: FloatArray = field(default_factory=lambda: NO_FACTOR)  # G: rows are z·G, none: z
     optimal: bool = False  # whether the centroids are those of the sums, but for vacant clusters
+
+
+def centroids_of(state: State) -> FloatArray:
+    """Return the centroids the state's sums ask for; undecided clusters keep theirs."""
+    model = state.model
+    sums = (state.sums, model.exponent, state.counts)
+    return model.distortion.centroids(*sums, model.weights, model.smoothing, model.centroids)
+
+
+COLUMNS = 1024  # columns that show whether a cluster has a direction, nearly always
+
+
+def without_sum(sums: IntArray) -> BoolArray:
+    """Return which clusters have sums of zeros: no row, or none with a direction.
+
+    Examples
+    --------
+    >>> without_sum(np.array([[0, 3], [0, 0]])).tolist()
+    [False, True]
+    """
+    empty = np.zeros(len(sums), np.bool_)
+    suspects = np.flatnonzero(~sums[:, :COLUMNS].any(axis=1))
+    empty[suspects] = ~sums[suspects].any(axis=1)
+    return empty
 
 
 def real_sums(sums: IntArray, exponent: int) -> FloatArray:

@@ -17,6 +17,11 @@ from hmrf_dask.tasks.model import Limits, Model
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, LabelArray
 
 
+def middle_of(model: Model) -> FloatArray:
+    """Return what `limit_factors` needs of all centroids."""
+    return model.distortion.middle(model.table())
+
+
 def remote(
     block: RowBlock, terms: Any, model: Model, middle: FloatArray, labels: LabelArray
 ) -> FloatArray:

@@ -195,6 +195,24 @@ class Counted(Sized):
         """
         return np.bincount(self.indices, minlength=len(self.terms)).astype(np.int64)
 
+    def without(self, rows: IntArray) -> Counted:
+        """Return the counts of the other texts, with the terms that these have.
+
+        Examples
+        --------
+        >>> counted = count_texts(["a tree", "no tree", "some house"], TextSettings())
+        >>> left = counted.without(np.array([1]))
+        >>> left.terms.to_pylist(), left.to_scipy().toarray().tolist()
+        (['house', 'some', 'tree'], [[0, 0, 1], [1, 1, 0]])
+        """
+        matrix = self.to_scipy()[np.delete(np.arange(self.n_texts), rows)]
+        used = np.flatnonzero(np.bincount(matrix.indices, minlength=len(self.terms)))
+        rank = np.zeros(len(self.terms), np.int32)
+        rank[used] = np.arange(len(used), dtype=np.int32)
+        terms = self.terms.take(as_arrow(used, pa.int64()))
+        indptr, counts = matrix.indptr.astype(np.int32), matrix.data
+        return Counted(indptr, rank[matrix.indices], counts, terms)
+
     @property
     def occurrences(self) -> IntArray:
         """How often each term occurs.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from hmrf_dask.rows.encoding import as_arrow, as_numpy, differs
 from hmrf_dask.storage.addresses import absolute_url, refuse_credentials
 from hmrf_dask.storage.sealed import RESTORE, DamagedFileError, Form, seal_for_people, unseal_as
 from hmrf_dask.storage.stores import Storage, open_storage
+from hmrf_dask.storage.whole_files import decode_parquet
 from hmrf_dask.text.counts import (
     Counted,
     TextSettings,
@@ -35,6 +36,7 @@ Value = TypeVar("Value")
 VERSION = 2
 COUNTS, VOCABULARIES, ROWS = "counts", "vocabularies", "rows"
 COUNTED, _STATE = "counts.json", "vocabulary.json"
+_LEFT_OUT = pa.schema([pa.field("row", pa.int32(), False)])
 _TERMS = pa.schema([pa.field("term", pa.large_string()), pa.field("idf", pa.float32(), False)])
 
 
@@ -73,6 +75,7 @@ class CountedBatch:
     n_texts: int
     n_entries: int
     n_terms: int
+    without: File | None = None  # the numbers of texts in `rows` that are left out
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,35 @@ def write_counted(
 def read_counted(storage: Storage, batch: CountedBatch) -> tuple[Counted, list[str]]:
     """Return the counts of a batch, and the ids of its texts."""
     terms, content = read_terms(storage, batch)[0], read_file(storage, batch.rows)
-    return decode_rows(content, terms, f"{storage.url}/{batch.rows.name}")
+    counted, ids = decode_rows(content, terms, f"{storage.url}/{batch.rows.name}")
+    if batch.without is None:
+        return counted, ids
+    rows = read_left_out(storage, batch)
+    return counted.without(rows), np.delete(np.asarray(ids, object), rows).tolist()
+
+
+def read_ids(storage: Storage, batch: CountedBatch) -> pa.Array:
+    """Return the ids of all texts that a batch was counted of."""
+    content = read_file(storage, batch.rows)
+    return decode_parquet(content, ["id"])["id"].combine_chunks()
+
+
+def leave_out(
+    storage: Storage, key: str, number: int, batch: CountedBatch, rows: IntArray
+) -> CountedBatch:
+    """Return a whole batch of a source without some of the texts that it was counted of."""
+    table = pa.Table.from_arrays([as_arrow(rows.astype(np.int32), pa.int32())], schema=_LEFT_OUT)
+    file = write_file(storage, f"{COUNTS}/{key}", f"without-{number:05d}", encode_table(table))
+    return replace(batch, n_texts=batch.n_texts - len(rows), without=file)
+
+
+def read_left_out(storage: Storage, batch: CountedBatch) -> IntArray:
+    """Return which of the texts that a batch was counted of are left out, in ascending order."""
+    if batch.without is None:
+        return np.zeros(0, np.int64)
+    path = f"{storage.url}/{batch.without.name}"
+    (rows,) = decode_table(read_file(storage, batch.without), _LEFT_OUT, path)
+    return as_numpy(rows, np.int32).astype(np.int64)
 
 
 def read_terms(storage: Storage, batch: CountedBatch) -> tuple[pa.Array, IntArray, IntArray]:

@@ -35,6 +35,7 @@ from hmrf_dask.text.files import (
     CountedSource,
     Place,
     read_counted,
+    read_left_out,
     read_record,
     read_source,
     read_terms,
@@ -229,7 +230,8 @@ def _refuse_many_buckets(n_features: int) -> None:
 
 
 def _frequencies_of(batch: CountedBatch, settings: TextSettings, place: Place) -> Frequencies:
-    if settings.kind == "hashing":  # words that share a bucket may share a text
+    # Words that share a bucket may share a text, and texts that are left out have words too.
+    if settings.kind == "hashing" or batch.without is not None:
         return Frequencies.of(read_counted(place.storage, batch)[0], settings)
     terms, documents, occurrences = read_terms(place.storage, batch)
     return Frequencies(terms, documents, occurrences, batch.n_texts, np.zeros(0, np.int64))
@@ -292,9 +294,13 @@ def _rows_of_batch(
     counted, ids = read_counted(place.storage, batch)
     if vectors is None and vocabulary.dense is not None:  # a batch without a document
         vectors = RowBlock.from_array(np.zeros((0, vocabulary.dense.width)), [])
+    left_out = read_left_out(place.storage, batch)
     if isinstance(vectors, StoredVectors):
-        vectors = RowBlock.from_array(vectors.read(place.storage), ids)
-    elif vectors is not None and vectors.ids.tolist() != ids:
+        stored = np.delete(vectors.read(place.storage), left_out, axis=0)
+        vectors = RowBlock.from_array(stored, ids)
+    elif vectors is not None and len(left_out):
+        vectors = vectors.take(np.delete(np.arange(vectors.n_rows), left_out))
+    if vectors is not None and vectors.ids.tolist() != ids:
         raise InvalidInputError(
             "words and embeddings must be of the same documents, got other ids of one batch; run "
             "again when nobody writes the documents"

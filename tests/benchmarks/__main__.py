@@ -53,8 +53,11 @@ ROWS = {
     "growth": "growth.growth",
     "profile": "profiling.profile",
     "ablation": "ablation.ablation",
+    "scale": "scale.scale",
 }
-ON_DEMAND = ("ablation",)  # only when named: it judges how kernels are written, for ten minutes
+# Only when named: one judges how kernels are written, for ten minutes; the other needs root, and
+# 15 GB of memory.
+ON_DEMAND = ("ablation", "scale")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -195,7 +195,7 @@ def synthetic(
     _weigh(indptr, columns, values, np.log((1.0 + n_rows) / (1.0 + frequency)) + 1.0)
     X = scipy.sparse.csr_matrix((values, columns, indptr), shape=(n_rows, n_features))
     rows = Rows(X, topics)
-    _keep(cache, name, rows)
+    keep(cache, name, rows)
     return rows
 
 
@@ -232,7 +232,7 @@ def arxiv(path: Path = ARXIV, cache: Path | None = None) -> Rows | None:
     X.sort_indices()
     truths = [_coded(table[column].to_pylist()) for column in ("label", "label_fine")]
     rows = Rows(X, *truths)
-    _keep(cache, name, rows)
+    keep(cache, name, rows)
     return rows
 
 
@@ -270,7 +270,7 @@ def _cached(cache: Path | None, name: str) -> Rows | None:
     )
 
 
-def _keep(cache: Path | None, name: str, rows: Rows) -> None:
+def keep(cache: Path | None, name: str, rows: Rows) -> None:
     """Write a corpus into a folder that gets its name when all of it is there."""
     if cache is None:
         return

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -248,32 +249,40 @@ def tenfold(bench: Bench) -> list[Figure]:
 
 def processes(bench: Bench) -> list[Figure]:
     """Time iterations on one worker process of one thread and on two, rows read from Parquet."""
-    sizes, K = bench.sizes, bench.sizes.n_clusters
-    X = bench.rows(sizes.large).X
+    pairs = bench.sizes.process_pairs
+    return [
+        _one_and_two(bench, n_clusters, n_rows, pairs)
+        for n_clusters, n_rows in bench.sizes.processes.items()
+    ]
+
+
+def _one_and_two(bench: Bench, n_clusters: int, n_rows: int, pairs: int) -> Figure:
+    X = bench.rows(n_rows).X
     with folders(bench) as new, threads(1):
         path = new()
         Corpus.from_rows(X, n_partitions=PARTITIONS).to_parquet(path)
-        runs = _fits(
-            bench,
-            one=lambda: _on_workers(bench, path, X, 1),
-            two=lambda: _on_workers(bench, path, X, 2),
-        )
-    return [
-        Figure(
-            "processes", f"one worker process to two, {sizes.large:,} documents, K = {K}",
-            ratios(runs["one"], runs["two"]), "x", "more", 1.6, 1.85,
-            {name: [{"wall": round(one.wall, 6)} for one in found] for name, found in runs.items()},
-            {"rows": sizes.large, "partitions": PARTITIONS},
-        )
-    ]  # fmt: skip
+        works = {
+            name: partial(_on_workers, bench, path, X, n_clusters, number)
+            for name, number in (("one", 1), ("two", 2))
+        }
+        runs = iterations(in_turn(pairs, works))
+    return Figure(
+        f"processes-{n_clusters}",
+        f"one worker process to two, {n_rows:,} documents, K = {n_clusters}",
+        ratios(runs["one"], runs["two"]), "x", "more", 1.7, 1.85,
+        {name: [{"wall": round(one.wall, 6)} for one in found] for name, found in runs.items()},
+        {
+            "rows": n_rows, "partitions": PARTITIONS, "threads_of_a_worker": 1,
+            "threads_of_the_driver": "1, and 1 of the scheduler in its process",
+        },
+    )  # fmt: skip
 
 
-def _on_workers(bench: Bench, path: str, X: Any, number: int) -> Watched:
+def _on_workers(bench: Bench, path: str, X: Any, n_clusters: int, number: int) -> Watched:
     """Fit on a new cluster; iterations that count are the later ones: kernels are loaded."""
-    sizes = bench.sizes
-    bench.say(f"{number} worker processes, K = {sizes.n_clusters}, {sizes.large:,} rows")
+    bench.say(f"{number} worker processes, K = {n_clusters}, {X.shape[0]:,} rows")
     with workers(number):
-        return watched_fit(path, sizes.n_clusters, sizes.iterations, shape=X)
+        return watched_fit(path, n_clusters, bench.sizes.iterations, shape=X)
 
 
 @contextmanager

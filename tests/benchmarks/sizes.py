@@ -26,7 +26,9 @@ class Sizes:
     spark: tuple[int, int]  # rows, iterations
     middle: int  # rows of an iteration's own rows: Dask's share, weights, pairs
     pairs: int
-    large: int  # rows of commits, processes, memory
+    large: int  # rows of commits, memory
+    processes: dict[int, int]  # by K: rows on one worker process and on two
+    process_pairs: int  # of fits
     copies: int  # of these rows in a corpus that does not fit
     iterations: int  # of fits whose iterations are timed
     dask_ml: tuple[int, int]  # rows, features
@@ -41,6 +43,10 @@ class Sizes:
     starts: int  # processes started for each figure of import and --help
     compiles: int
     texts: int
+    scale_rows: int  # on hosts with links of their own
+    scale_features: int
+    scale_documents: int  # that these rows stand for
+    scale: dict[tuple[int, int], tuple[int, ...]]  # by K and megabits a second: workers
     n_clusters: int = 100
     at_least: float = 0.2  # seconds of a sample of a kernel
 
@@ -73,6 +79,8 @@ FULL = Sizes(
     middle=200_000,
     pairs=100_000,
     large=1_000_000,
+    processes={100: 1_000_000, 500: 200_000},
+    process_pairs=8,
     copies=10,
     iterations=6,
     dask_ml=(20_000, 256),
@@ -92,6 +100,10 @@ FULL = Sizes(
     starts=11,
     compiles=3,
     texts=30_000,
+    scale_rows=200_000,
+    scale_features=200_000,
+    scale_documents=4_000_000,
+    scale={(250, 10_000): (1, 2, 4, 8), (250, 1_000): (2, 8), (1_000, 10_000): (2,)},
 )
 QUICK = Sizes(
     name="quick",
@@ -112,6 +124,8 @@ QUICK = Sizes(
     middle=20_000,
     pairs=10_000,
     large=50_000,
+    processes={50: 50_000},
+    process_pairs=3,
     copies=10,
     iterations=4,
     dask_ml=(4_000, 64),
@@ -131,6 +145,10 @@ QUICK = Sizes(
     starts=3,
     compiles=1,
     texts=3_000,
+    scale_rows=20_000,
+    scale_features=20_000,
+    scale_documents=400_000,
+    scale={(50, 10_000): (1, 2, 4)},
     n_clusters=50,
 )
 TINY = Sizes(
@@ -152,6 +170,8 @@ TINY = Sizes(
     middle=400,
     pairs=100,
     large=600,
+    processes={4: 600},
+    process_pairs=1,
     copies=3,
     iterations=3,
     dask_ml=(200, 8),
@@ -166,6 +186,10 @@ TINY = Sizes(
     starts=1,
     compiles=1,
     texts=200,
+    scale_rows=2_000,
+    scale_features=3_000,
+    scale_documents=2_000,
+    scale={(4, 1_000): (1, 2)},
     n_clusters=4,
     at_least=0.0,
 )

@@ -20,16 +20,34 @@ from typing import Any
 
 from tests.benchmarks.measuring import versions
 from tests.proofs.damage import FLIP_ROWS
+from tests.proofs.databases import DATABASE_ROWS
+from tests.proofs.engines import ENGINE_ROWS
 from tests.proofs.frozen import FROZEN_ROWS
 from tests.proofs.hostile import HOSTILE_ROWS
+from tests.proofs.hosts import HOST_ROWS
 from tests.proofs.jobs import JOB_ROWS
 from tests.proofs.loop import LOOP_ROWS, Row
 from tests.proofs.million import MILLION_ROWS
+from tests.proofs.owners import OWNER_ROWS
 from tests.proofs.plan import PLAN_ROWS
+from tests.proofs.refusals import REFUSAL_ROWS
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "proof.json"
-ROWS = (*LOOP_ROWS, *JOB_ROWS, *FROZEN_ROWS, *HOSTILE_ROWS, *FLIP_ROWS, *MILLION_ROWS, *PLAN_ROWS)
+ROWS = (
+    *LOOP_ROWS,
+    *OWNER_ROWS,
+    *JOB_ROWS,
+    *HOST_ROWS,
+    *DATABASE_ROWS,
+    *FROZEN_ROWS,
+    *HOSTILE_ROWS,
+    *FLIP_ROWS,
+    *MILLION_ROWS,
+    *PLAN_ROWS,
+    *REFUSAL_ROWS,
+    *ENGINE_ROWS,
+)
 
 
 def main() -> int:

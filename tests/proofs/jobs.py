@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from tests.proofs.loop import Figures, Row
 from tests.support.job_corpus import JobCorpus, lines
 from tests.support.killed_jobs import killed_jobs
+from tests.support.stores import create_in_turn
 
 ROOT = Path(__file__).parents[2]
 NEWS = ROOT.parent / "shared" / "data" / "newsgroups20.parquet"
@@ -46,12 +47,13 @@ def hmrf(folder: Path, *arguments: str) -> tuple[float, Any]:
 
 
 @contextmanager
-def bucket() -> Iterator[Any]:
+def bucket(address: str = "127.0.0.1") -> Iterator[Any]:
     """Give an empty bucket of a server that speaks S3 over HTTP."""
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server = ThreadedMotoServer(ip_address=address, port=0)
+    create_in_turn()
     server.start()
     host, port = server.get_host_and_port()
     os.environ |= {
@@ -170,11 +172,11 @@ def faulty() -> Figures:
         job = JobCorpus(Path(folder)).write_all(80, 20, method={"n_clusters": 3, "n_init": 2})
         command = [sys.executable, "-m", "hmrf_dask", "run", str(job), "--quiet", "--output"]
         subprocess.run([*command, f"{BUCKET}/whole"], check=True)
-        expected = _published(files, "whole")
+        expected = published(files, "whole")
         with ThreadPoolExecutor(2 * SEEDS) as pool:  # most of the time they wait
             ended = list(pool.map(partial(_run_on_faulty_s3, command), range(2 * SEEDS)))
         same = [
-            _published(files, f"out-{number}") == expected
+            published(files, f"out-{number}") == expected
             for number, done in enumerate(ended)
             if done.returncode == 0
         ]
@@ -195,7 +197,7 @@ def _run_on_faulty_s3(command: list[str], number: int) -> subprocess.CompletedPr
         return subprocess.run([*command, output], env=where, stderr=subprocess.PIPE, text=True)
 
 
-def _published(files: Any, name: str) -> dict[str, str]:
+def published(files: Any, name: str) -> dict[str, str]:
     release = json.loads(files.cat_file(f"{BUCKET}/{name}/releases/00001.json"))["content"]
     return {
         file.rpartition("/")[2]: sha256

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
+
+from tests.support.hosts import HERE, Host
 
 ROOT = Path(__file__).parents[2]
 CERTIFICATES = ROOT / "deploy" / "tls" / "certificates.sh"
 SECONDS = 120
-QUIET = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
 
 
 def make_certificates(folder: Path) -> dict[str, str]:
@@ -51,36 +53,47 @@ class DaskProcesses:
                 time.sleep(0.05)
         raise AssertionError("no scheduler came")
 
-    def start(self, what: str, *options: str) -> subprocess.Popen[bytes]:
-        """Start `dask scheduler` or `dask worker`."""
-        arguments = [*QUIET, "--protocol", self.protocol, "--scheduler-file", self.scheduler_file]
+    def start(
+        self,
+        what: str,
+        *options: str,
+        host: Host = HERE,
+        python: str = sys.executable,
+        **environment: str,
+    ) -> subprocess.Popen[bytes]:
+        """Start `dask scheduler` or `dask worker` on a host, maybe with another Python."""
+        arguments = ["--host", host.address, "--dashboard-address", f"{host.address}:0"]
+        arguments += ["--protocol", self.protocol, "--scheduler-file", self.scheduler_file]
         with (self.folder / f"{what}-{len(self.started)}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "dask", what, *arguments, *options],
-                env=self.environment,
+                host.command(python, "-m", "dask", what, *arguments, *options),
+                env=self.environment | environment,
                 stdout=log,
                 stderr=log,
             )
         self.started.append(process)
         return process
 
-    def worker(self, *options: str) -> subprocess.Popen[bytes]:
-        return self.start("worker", "--nthreads", "1", "--no-nanny", *options)
+    def worker(self, *options: str, host: Host = HERE, **how: str) -> subprocess.Popen[bytes]:
+        return self.start("worker", "--nthreads", "1", "--no-nanny", *options, host=host, **how)
 
 
 @contextmanager
 def dask_processes(
-    folder: Path, n_workers: int, *, secured: Sequence[str] = ()
+    folder: Path, n_workers: int, *, secured: Sequence[str] = (), places: Sequence[Host] = (HERE,)
 ) -> Iterator[DaskProcesses]:
-    """Start a scheduler and workers, and end them; with TLS unless `secured` says another way."""
+    """Start a scheduler and workers, and end them; with TLS unless `secured` says another way.
+
+    The scheduler runs on the first of the `places`, workers in turn on those after it.
+    """
     protocol = secured[0] if secured else "tls"
     environment = dict(os.environ) | (make_certificates(folder / "tls") if not secured else {})
     environment["PYTHONPATH"] = str(ROOT)
     processes = DaskProcesses(folder, protocol, environment)
     try:
-        processes.start("scheduler", "--port", "0")
-        for _ in range(n_workers):
-            processes.worker()
+        processes.start("scheduler", "--port", "0", host=places[0])
+        for host in islice(cycle(places[1:] or places), n_workers):
+            processes.worker(host=host)
         yield processes
     finally:
         for process in processes.started:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import shutil
@@ -26,6 +27,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import click
 import numpy as np
@@ -44,8 +46,8 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 NOTE = re.compile(r"<!-- ([a-z ]+?)(?:: (.*?))? -->")
-LANGUAGES = {"python", "yaml", "json", "console", "sh", "text", "dockerfile"}
-SHELL = {"cat", "head", "tail", "ls", "wc", "mkdir", "cp", "echo", "printf"}
+LANGUAGES = {"python", "yaml", "json", "console", "sh", "text", "dockerfile", "sql"}
+SHELL = {"cat", "head", "tail", "ls", "wc", "mkdir", "cp", "echo", "printf", "touch"}
 
 
 class Block(NamedTuple):
@@ -140,7 +142,7 @@ class Reader:
         elif block.language in ("console", "sh"):
             self._shell(block)
         else:
-            assert block.language in ("text", "dockerfile"), f"{block.name} must be a file"
+            assert block.language in ("text", "dockerfile", "sql"), f"{block.name} must be a file"
             assert not re.search(r"^(\$ )?hmrf-dask \w", block.text, re.MULTILINE), block.name
 
     def _runs(self, block: Block) -> bool:
@@ -187,6 +189,9 @@ class Reader:
         before, _, after = command.rpartition(" | ")
         given = self._typed(before)[1] if before else None
         words = shlex.split(after)
+        if words[0] == "export":
+            os.environ.update(word.split("=", 1) for word in words[1:])
+            return 0, "", ""
         if words[0] == "hmrf-dask":
             done = CliRunner().invoke(hmrf, words[1:], input=given, prog_name="hmrf-dask")
             return done.exit_code, done.stdout, done.stderr
@@ -251,7 +256,7 @@ def read_page(page: Path, folder: Path, *, long: bool = False) -> Reader:
     small_files(folder)
     reader = Reader(folder, long=long)
     np.random.seed(0)  # noqa: NPY002 - pages of others may draw so
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), mock.patch.dict(os.environ):
         for block in blocks(page):
             if not block.language.startswith("{"):
                 reader.read(block)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hmrf_dask.documents import segments
 from hmrf_dask.documents.batches import read_batches
-from hmrf_dask.jobs import inputs
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.places import Report, assignment_files
 from hmrf_dask.jobs.run_job import run_job
@@ -43,15 +42,15 @@ def assigned(report: Report) -> dict[str, Any]:
     return found
 
 
-def note_reads(monkeypatch: pytest.MonkeyPatch, module: ModuleType = inputs) -> list[str]:
-    """Return a list that grows by the path of every file that a module reads."""
+def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by the path of every file that is read."""
     seen: list[str] = []
 
-    def read(source: Any, columns: Any) -> Any:
+    def read(source: Any, columns: Any, **limits: Any) -> Any:
         seen.append(source.path)
-        return read_batches(source, columns)
+        return read_batches(source, columns, **limits)
 
-    monkeypatch.setattr(module, "read_batches", read)
+    monkeypatch.setattr(segments, "read_batches", read)
     return seen
 
 
@@ -59,7 +58,7 @@ def note_reads(monkeypatch: pytest.MonkeyPatch, module: ModuleType = inputs) -> 
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no document be read."""
 
-    def read(*_: Any) -> Any:
+    def read(*_: Any, **__: Any) -> Any:
         raise AssertionError("a document was read")
 
-    monkeypatch.setattr(inputs, "read_batches", read)
+    monkeypatch.setattr(segments, "read_batches", read)

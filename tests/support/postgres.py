@@ -10,8 +10,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -72,24 +72,32 @@ class Postgres:
         command = [self._programs / "postgres", "-D", self.folder / "data"]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
+        dies = partial(ctypes.CDLL(None).prctl, _DIES_WITH_PARENT, signal.SIGQUIT)
+        is_main = threading.current_thread() is threading.main_thread()
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                preexec_fn=partial(ctypes.CDLL(None).prctl, _DIES_WITH_PARENT, signal.SIGQUIT),
+                preexec_fn=dies if is_main else None,  # the parent is the thread
                 **self._as_owner,
             )
         self._await_ready()
 
     def _await_ready(self) -> None:
         assert self._process is not None
-        state, until = self.folder / "data/postmaster.pid", time.monotonic() + 30
-        while not (state.exists() and state.read_text().rstrip().endswith("ready")):
+        until = time.monotonic() + 30
+        while not self._is_ready(self._process.pid):
             if self._process.poll() is not None or time.monotonic() > until:
                 raise OSError(f"PostgreSQL does not start: {self.log()[-500:]}")
             time.sleep(0.005)
+
+    def _is_ready(self, pid: int) -> bool:
+        """Return whether a process takes connections; one that was killed leaves its file."""
+        state = self.folder / "data/postmaster.pid"
+        said = state.read_text().split() if state.exists() else []
+        return said[:1] == [str(pid)] and said[-1] == "ready"
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """Stop the server: at once with SIGQUIT, cutting connections in words with SIGINT."""
@@ -144,8 +152,9 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def database(postgres: Postgres) -> Iterator[str]:
-    """Give the address of a new and empty database."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    postgres.run(f"CREATE DATABASE {name} TEMPLATE template0")
-    yield postgres.url(name)
-    postgres.run(f"DROP DATABASE {name} WITH (FORCE)")
+    """Give the address of a database that is empty; what a test left there goes with its end."""
+    yield postgres.url()
+    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'"
+    postgres.run(f"{others} AND pid <> pg_backend_pid()")
+    made = ["CREATE SCHEMA public", "GRANT ALL ON SCHEMA public TO public"]
+    postgres.run("DROP SCHEMA public CASCADE", *made)

@@ -11,7 +11,8 @@ import cloudpickle
 import pytest
 from dask._task_spec import DataNode, Task, convert_legacy_graph
 
-from hmrf_dask.flow.dataflow import Constant, DaskFlow, Guarded
+from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.flow.graphs import Constant, Guarded
 from tests.support.fits import one_process_cluster
 
 

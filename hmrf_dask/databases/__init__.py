@@ -1,0 +1,3 @@
+"""Databases: connections by ADBC, what may be asked of them, and their errors in words."""
+
+from __future__ import annotations

@@ -1,0 +1,351 @@
+"""Owners: sums and centroids that live on workers, as the driver sees them; it knows their names.
+
+On worker processes, where there are many clusters and features, the sums and centroids of a range
+of clusters lie in one of these processes. Tasks send it what rows change there; it makes centroids,
+and says counts, exact integers of J and how far centroids went (`tasks/owners.py`). Nothing of
+K × d numbers reaches the driver. The integers are the same whoever adds them, so are the centroids.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import uuid
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.fit.problem import Problem
+from hmrf_dask.flow.clients import setting
+from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
+from hmrf_dask.flow.graphs import Joined
+from hmrf_dask.tasks import owners as tasks
+from hmrf_dask.tasks.cluster_totals import block_of
+from hmrf_dask.tasks.model import Model, Settings, State
+from hmrf_dask.types import BoolArray, FloatArray, IntArray
+
+LEAST = 2**20  # numbers, K × d: fewer are sooner added up by the driver
+EACH = 2**17  # numbers an owner has at least
+MOST = 32  # owners: each gets a message of every worker in every pass
+AT_A_TIME = 2**25  # bytes of centroids that are brought here at the end; more lie in a file
+REMEMBERED = 64  # names of what died, for owners that were busy when it did
+
+
+class Owned:
+    """K × n numbers that owners hold, some rows each: their name."""
+
+    def __init__(self, owners: Owners, width: int, name: str | None = None) -> None:
+        self.owners = owners
+        self.name = owners.new_name() if name is None else name
+        self.shape = owners.n_clusters, width
+        self.vacant: BoolArray | None = None  # of sums: which clusters have none, once it is known
+        if self.name:
+            weakref.finalize(self, owners.dead.append, self.name).atexit = False
+
+        self.squares = np.zeros(0)  # of the sums a fit ends with: ‖S_h‖²
+        self.model: Model | None = None  # that it ends with, as owners hold it
+        # centroids that were made with these sums: held, of which before, of which numbers
+        self.next: tuple[Owned, str, tasks.Numbers] | None = None
+        self.answers: list[tasks.Made] = []  # what owners said of these
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def take_next(self, before: Model) -> tuple[Owned | None, list[tasks.Made]]:
+        """Return centroids that follow those of a model, None where none were made yet."""
+        if self.next is None or self.next[1:] != (before.centroids.name, numbers_of(before)):
+            return None, []
+        (held, *_), self.next = self.next, None
+        return held, self.answers
+
+    def __reduce__(self) -> Any:
+        """Refuse to travel: tasks are given names, or what `Owners.model` makes."""
+        raise TypeError("what owners hold is named to tasks, not sent")
+
+
+class Owners:
+    """The owners of a fit, and what the driver asks of them."""
+
+    def __init__(self, flow: Dataflow, problem: Problem, n_owners: int) -> None:
+        self.flow, self.dense = flow, problem.dense
+        self.n_clusters, self.n_features = problem.settings.n_clusters, problem.extent.n_features
+        slices = [problem.free[places[0]].block for places in problem.slices]
+        self._rows = [*slices, *(part.block for part in problem.linked)]
+        self.fit, self._numbers = uuid.uuid4().hex[:12], itertools.count()
+        weakref.finalize(self, _leave, flow, self.fit).atexit = False
+        self.dead: deque[str] = deque(maxlen=REMEMBERED)
+        step = block_of(self.n_features)  # see `tasks.cluster_totals`
+        starts = np.arange(n_owners) * self.n_clusters // n_owners // step * step
+        self.ranges = list(pairwise([*np.unique(starts).tolist(), self.n_clusters]))
+        self.move()
+
+    def move(self) -> None:
+        """Give all clusters to workers that are there now; what others had is lost."""
+        self.workers = places = self.flow.workers()
+        self.places = [places[number % len(places)] for number in range(len(self.ranges))]
+        homes = self.flow.homes(self._rows)
+        runs = np.arange(len(homes)) * len(places) // max(len(homes), 1)  # of rows read each time
+        self._homes = [home or f"run {run}" for home, run in zip(homes, runs, strict=True)]
+        self._metric: tuple[Any, FloatArray, Lazy] | None = None
+
+    def each(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
+        """Return lazily what a task returns at every owner."""
+        return [self.at(number, function, *arguments) for number in range(len(self.ranges))]
+
+    def at(self, number: int, function: Callable[..., Any], *arguments: Any) -> Lazy:
+        """Return lazily what a task returns at one owner."""
+        visit = tasks.Visit(*self.ranges[number], tuple(self.dead))
+        return self.flow.lazy_at(self.places[number], function, visit, *arguments)
+
+    def metric(self, model: Model) -> Lazy:
+        """Return what distances are taken in, kept where it was needed: it seldom changes."""
+        known = self._metric
+        if known is None or known[0] is not model.distortion or known[1] is not model.weights:
+            shared = self.flow.share((model.distortion, model.weights))
+            (kept,) = self.flow.persist([shared])
+            self._metric = known = model.distortion, model.weights, kept
+        return known[2]
+
+    # ---- sums
+
+    def no_sums(self) -> Owned:
+        """Return sums of no rows, which nobody holds."""
+        return Owned(self, self.n_features + 1, "")
+
+    def summed(
+        self, changes: Sequence[Lazy], base: Owned | None = None, *, in_place: bool = False
+    ) -> tuple[Owned, list[Lazy]]:
+        """Return the sums of steps, or of sums, on top of a `base`, and tasks that make them.
+
+        There is one of each slice of rows, and of each linked partition: those of one worker reach
+        an owner together.
+        """
+        sums, groups = Owned(self, self.n_features + 1), defaultdict(list)
+        for home, change in zip(self._homes, changes, strict=True):
+            groups[home].append(change)
+        made = []
+        for number, ends in enumerate(self.ranges):
+            parts = [self.flow.lazy(tasks.part_of, group, *ends) for group in groups.values()]
+            if base is None or not base.name:
+                made.append(self.at(number, tasks.begin_sums, sums.name, parts))
+            else:
+                names = base.name, sums.name
+                made.append(self.at(number, tasks.add_changes, *names, parts, in_place))
+        return sums, made
+
+    def vacant(self, sums: Owned) -> BoolArray:
+        """Return which clusters have sums of zeros."""
+        if sums.vacant is None:
+            found = self.flow.compute(self.each(tasks.vacant_at, sums.name))
+            sums.vacant = np.concatenate(found)
+        return sums.vacant
+
+    # ---- centroids
+
+    def placed(self, model: Model, centroids: Any) -> Model:
+        """Return a model of first centroids, an array or lazily one, which owners hold from now."""
+        held = Owned(self, self.n_features)
+        known = self.metric(model), numbers_of(model), held.name
+        if isinstance(centroids, np.ndarray):
+            pieces = [self.flow.share(centroids[first:last]) for first, last in self.ranges]
+        else:
+            cut = tasks.rows_between
+            pieces = [self.flow.lazy(cut, centroids, *ends) for ends in self.ranges]
+        self.flow.compute(
+            [
+                self.at(number, tasks.place_centroids, *known, rows)
+                for number, rows in enumerate(pieces)
+            ]
+        )
+        return replace(model, centroids=held)
+
+    def restored(self, state: State, kept: tasks.KeptRows) -> Model:
+        """Return the model of the sums of a state, but for clusters that have kept centroids."""
+        held, model = Owned(self, self.n_features), state.model
+        names = state.sums.name, held.name
+        kept = kept._replace(centroids=share_array(self.flow, kept.centroids))
+        known = self.metric(model), numbers_of(model)
+        self.flow.compute(self.each(tasks.restore_centroids, *known, names, kept))
+        return replace(model, centroids=held)
+
+    def written(self, centroids: Owned, run: CheckpointStore, number: int) -> list[LabelsFile]:
+        """Write all centroids as parts of a commit; return their files."""
+        return self.flow.compute(self.each(tasks.write_at, centroids.name, run, number))
+
+    def remaking(self, model: Model, sums: Owned, made: Sequence[Lazy]) -> list[Lazy]:
+        """Return tasks that make the centroids of sums as soon as these are there: M-step A."""
+        held = Owned(self, self.n_features)
+        names = sums.name, model.centroids.name, held.name
+        known = self.metric(model), numbers_of(model), names, True, True
+        sums.next = held, model.centroids.name, numbers_of(model)
+        return [self.at(number, tasks.remake, *known, done) for number, done in enumerate(made)]
+
+    def remade(
+        self, state: State, *, compared: bool = False, near: bool = False
+    ) -> tuple[Model, Remade]:
+        """Return what `Model.remade` does, the centroids held by owners."""
+        before, sums = state.model, state.sums
+        held, answers = sums.take_next(before)
+        if held is None:
+            held = Owned(self, self.n_features)
+            names = sums.name, before.centroids.name, held.name
+            known = self.metric(before), numbers_of(before), names, compared, near
+            answers = self.flow.compute(self.each(tasks.remake, *known))
+        sums.vacant = np.concatenate([answer.vacant for answer in answers])
+        model, changes = replace(before, centroids=held), None
+        if near and answers[0].changes is not None:
+            changes = np.concatenate([answer.changes for answer in answers], axis=1)
+            model.moved_from(before, changes)
+        closed = _added(answer.closed for answer in answers)
+        earlier = _added(answer.closed_before for answer in answers) if compared else None
+        return model, Remade(held, None, changes, closed, earlier)
+
+    def closed(self, state: State) -> int:
+        """Return the `closed_distances` of a state."""
+        names = state.sums.name, state.model.centroids.name
+        known = self.metric(state.model), numbers_of(state.model)
+        return sum(self.flow.compute(self.each(tasks.closed_at, *known, names)))
+
+    def differing(self, state: State) -> BoolArray:
+        """Return which centroids are not those of the sums alone."""
+        names = state.sums.name, state.model.centroids.name
+        known = self.metric(state.model), numbers_of(state.model)
+        return np.concatenate(self.flow.compute(self.each(tasks.differing_at, *known, names)))
+
+    def rows(self, centroids: Owned, clusters: IntArray) -> FloatArray:
+        """Return the centroids of some clusters, sorted."""
+        if not len(clusters):
+            return np.zeros((0, self.n_features))
+        known = share_array(self.flow, clusters)
+        return np.concatenate(
+            self.flow.compute(self.each(tasks.centroids_at, centroids.name, known))
+        )
+
+    def ended(self, state: State) -> State:
+        """Return the last state of a fit, centroids here: in a temporary file where they are many.
+
+        They are read from it where somebody asks for them. Owners let go of all they have when
+        nobody has the state any more: until then they give tasks its model.
+        """
+        sums = state.sums
+        sums.squares = np.concatenate(
+            self.flow.compute(self.each(tasks.squares_at, *self._of(state)))
+        )
+        sums.model = state.model
+        return replace(state, model=replace(state.model, centroids=self._here(state.model)))
+
+    def new_name(self) -> str:
+        """Return a name that no other version has, of this fit or of another one."""
+        return f"{self.fit}.{next(self._numbers)}"
+
+    def _of(self, state: State) -> tuple[Lazy, tasks.Numbers, str]:
+        return self.metric(state.model), numbers_of(state.model), state.sums.name
+
+    def _here(self, model: Model) -> FloatArray:
+        """Return all centroids, a few at a time."""
+        rows = max(1, AT_A_TIME // (8 * self.n_features))
+        everything = np.arange(self.n_clusters)
+        if self.n_clusters <= rows:
+            return self.rows(model.centroids, everything)
+        with tempfile.TemporaryFile(dir=setting("scratch-directory", None)) as file:
+            for first in range(0, self.n_clusters, rows):
+                self.rows(model.centroids, everything[first : first + rows]).tofile(file)
+            file.flush()
+            return np.memmap(file, np.float64, "c", shape=(self.n_clusters, self.n_features))
+
+    def folded(self, state: State, add: Callable[..., Any], total: Any, *arguments: Any) -> Any:
+        """Return what owner after owner adds to a total; see `Engine.folded`."""
+        names = state.sums.name, state.model.centroids.name
+        known = self.metric(state.model), numbers_of(state.model), names, self.n_clusters, add
+        value, given = share_array(self.flow, total), [self.flow.share(one) for one in arguments]
+        for number in range(len(self.ranges)):
+            value = self.at(number, tasks.fold_at, *known, value, *given)
+        return self.flow.compute([value])[0]
+
+    # ---- what tasks over rows are given
+
+    def model(self, model: Model) -> Joined:
+        """Return a model for tasks: put together once in a process, of what is sent there once."""
+        sketch = tasks.Sketch(self.new_name(), numbers_of(model), model.limits, model.drift)
+        pieces = self.each(tasks.shown_centroids, model.centroids.name)
+        return Joined(tasks.assembled, (self.flow.share(sketch), self.metric(model), pieces))
+
+    def sources(self, state: State, model: Lazy) -> Joined:
+        """Return what tasks of first variation read, with its `model`."""
+        pieces = self.each(tasks.round_at, *self._of(state))
+        return Joined(tasks.assembled_sources, (self.new_name(), model, pieces, state.optimal))
+
+    def ahead(self, model: Model) -> tuple[Joined, list[Lazy]]:
+        """Return a model as `model` does, on its way to all workers; and tasks that hold it there.
+
+        They put it together and make ready what rows are compared by, while the driver is at work.
+        """
+        sent = self.model(model)
+        sketch, metric, pieces = sent.arguments
+        sketch, *pieces = self.flow.begin([sketch, *pieces])
+        sent = Joined(sent.function, (sketch, metric, pieces))
+        made = [self.flow.lazy_at(one, tasks.made_ready, self.ready(sent)) for one in self.workers]
+        return sent, self.flow.begin(made)
+
+    def ready(self, model: Joined) -> Joined:
+        """Return the same model with what the nearest centroids of rows are found by."""
+        return Joined(tasks.assembled_ready, (*model.arguments, self.dense))
+
+
+def _leave(flow: Dataflow, fit: str) -> None:
+    """Let workers know that nobody asks for anything of a fit any more, if they are there."""
+    with suppress(Exception):
+        flow.tell(tasks.leave, fit)
+
+
+def model_of(flow: Dataflow, state: State) -> Lazy:
+    """Return the model that a fit ended with, for tasks."""
+    sums = state.sums
+    if isinstance(sums, Owned) and sums.model is not None:
+        return sums.owners.model(sums.model)
+    return flow.share(state.model)
+
+
+def numbers_of(model: Model) -> tasks.Numbers:
+    """Return what a model has next to its metric and its centroids."""
+    return tasks.Numbers(model.smoothing, model.exponent)
+
+
+def _added(parts: Any) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+def n_owners(flow: Dataflow, settings: Settings, distortion: Distortion, n_features: int) -> int:
+    """Return how many owners a fit has, 0 where the driver has its sums and centroids.
+
+    They are on worker processes alone: elsewhere all threads share one array. What decides changes
+    no bits.
+    """
+    asked, n_places, n_clusters = setting("owners", "auto"), flow.n_workers, settings.n_clusters
+    if not n_places or settings.metric or not isinstance(distortion, TableDistortion):
+        return 0
+    if asked != "auto" and not (str(asked).isdecimal() and int(asked) <= MOST):
+        raise ConfigurationError(
+            f"hmrf.owners must be auto or a number of owners from 0 to {MOST}, got {asked!r}; "
+            "leave it out, or say 0 for none"
+        )
+    if asked != "auto":
+        return min(int(asked), n_clusters)
+    size = n_clusters * n_features
+    return 0 if size < LEAST else min(n_places, MOST, n_clusters, size // EACH)
+
+
+def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:
+    """Return the owners of a fit, if it has any."""
+    number = n_owners(flow, problem.settings, problem.distortion, problem.extent.n_features)
+    return Owners(flow, problem, number) if number else None

@@ -1,0 +1,52 @@
+"""Whether as many workers stay as were asked for: counted from one graph to the next."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from hmrf_dask.errors import ClusterError, counted
+from hmrf_dask.flow.clients import AGAIN, LEAST, setting
+from hmrf_dask.storage.remote import seconds_of
+
+EVERY = 2.0  # seconds between two counts where no graph takes longer
+
+
+class Crew:
+    """The workers of a cluster, by their number; short graphs add up to a long time.
+
+    Examples
+    --------
+    >>> Crew().check(0, "tcp://a:1")  # as nobody asked for any
+    """
+
+    def __init__(self) -> None:
+        self._enough = self._counted = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to count now."""
+        return bool(setting("least-workers", 0)) and time.monotonic() - self._counted > EVERY
+
+    def check(self, number: int, address: str) -> None:
+        """Raise where there were fewer than were asked for at every count for too long."""
+        least, now = int(setting("least-workers", 0)), time.monotonic()
+        self._counted = now
+        if number >= least:
+            self._enough = now
+        allowed = seconds_of("refill-timeout", "10 minutes", least=LEAST)
+        if now - self._enough > allowed:
+            raise ClusterError(
+                f"{counted(least, 'worker')} must stay while the work lasts, got {number} on "
+                f"{address} for {allowed:g} s (cluster.wait_for, cluster.wait_seconds); see why "
+                f"lost ones do not come back, and {AGAIN}"
+            )
+
+
+_CREWS: WeakKeyDictionary[Any, Crew] = WeakKeyDictionary()
+
+
+def crew_of(client: Any) -> Crew:
+    """Return the crew of a client's cluster."""
+    return _CREWS.setdefault(client, Crew())

@@ -1,0 +1,428 @@
+"""Owners of clusters: what their processes hold, and the tasks that add, decide and measure there.
+
+An owner has the sums and the centroids of a range of clusters, by the names of their versions, in
+the memory of one worker process. Its tasks run there alone. A task that runs a second time finds
+what it made, and returns the same; one that does not find what it needs says that it is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
+from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.errors import LostOwnerError
+from hmrf_dask.kernels.first_variation import squares_of
+from hmrf_dask.kernels.hamerly import CentroidDrift
+from hmrf_dask.kernels.sums import Sums, add_sums, joined
+from hmrf_dask.kernels.threads import buffer, buffers_kept, over_ranges
+from hmrf_dask.tasks.cluster_totals import Clusters
+from hmrf_dask.tasks.first_variation import Sources, column_weights
+from hmrf_dask.tasks.model import Limits, Model, without_sum
+from hmrf_dask.tasks.partitions import Step
+from hmrf_dask.types import BoolArray, FloatArray, IntArray, Sized
+
+ASSEMBLED = 2  # models that a process has whole: that of a pass, and the one before it
+CENTROIDS = "centroids-"  # begins the names of what owners write in commits
+MADE = " made"  # ends the name of what an owner said of centroids
+Metric = tuple[Distortion, FloatArray]
+
+
+class Visit(NamedTuple):
+    """Which owner a task is for, and the names that nobody asks for any more."""
+
+    first: int  # cluster
+    last: int
+    dead: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HeldSums(Sized):
+    """The sums of an owner's clusters."""
+
+    sums: IntArray  # (k, d + 1)
+    counts: IntArray
+
+
+class HeldRound(NamedTuple):
+    """The sums of an owner's clusters in a round of first variation."""
+
+    sums: IntArray
+    counts: IntArray
+    squares: FloatArray  # ‖S_h‖²
+
+
+class Numbers(NamedTuple):
+    """What a model has next to its metric and its centroids."""
+
+    smoothing: float
+    exponent: int
+
+
+class Made(NamedTuple):
+    """What an owner says of new centroids: nothing of their size."""
+
+    closed: int | None  # `Remade.closed`, of its clusters
+    closed_before: int | None
+    changes: FloatArray | None  # (3, k)
+    vacant: BoolArray  # which clusters have sums of zeros
+
+
+_held: dict[
+    tuple[str, int], Any
+] = {}  # of all owners of this process, by version and first cluster
+_lock = threading.Lock()
+_turns: dict[int, threading.Lock] = defaultdict(threading.Lock)  # by first cluster
+
+
+def _take(name: str, first: int) -> Any:
+    """Return a version that an owner holds."""
+    try:
+        return _held[name, first]
+    except KeyError:
+        raise LostOwnerError(
+            f"an owner must hold what it was given, got {name} of the clusters from {first} on "
+            "gone; the fit resumes from its last commit"
+        ) from None
+
+
+def _forget(names: Sequence[str]) -> None:
+    """Let go of versions that nobody asks for any more."""
+    if names:
+        with _lock:
+            for key in [key for key in _held if key[0].removesuffix(MADE) in names]:
+                _held.pop(key, None)
+
+
+def rows_between(rows: FloatArray, first: int, last: int) -> FloatArray:
+    """Return the centroids of some clusters, of all."""
+    return rows[first:last]
+
+
+def part_of(changes: Sequence[Step | Sums], first: int, last: int) -> Sums:
+    """Return what tasks of one worker change in an owner's clusters: one message."""
+    sums = [_sums_of(change) if isinstance(change, Step) else change for change in changes]
+    return add_sums([whole.of_clusters(first, last) for whole in sums])
+
+
+def _sums_of(step: Step) -> Sums:
+    assert isinstance(step.sums, Sums)  # rows are noted where the driver sees them
+    return step.sums
+
+
+def report_of(step: Step) -> Step:
+    """Return a step for the driver, nothing in it of the size of the sums."""
+    return replace(step, sums=_sums_of(step).without_numbers())
+
+
+def counts_of(sums: Sums) -> Sums:
+    """Return the counts of sums for the driver."""
+    return sums.without_numbers()
+
+
+def begin_sums(visit: Visit, name: str, parts: Sequence[Sums]) -> None:
+    """Hold sums of these parts alone."""
+    _forget(visit.dead)
+    with _turns[visit.first]:
+        if (name, visit.first) not in _held:
+            whole = add_sums(parts)
+            sums = whole.dense if whole.is_dense and len(parts) > 1 else whole.to_dense()
+            _held[name, visit.first] = HeldSums(sums, whole.counts.copy())
+
+
+def add_changes(visit: Visit, base: str, name: str, parts: Sequence[Sums], in_place: bool) -> None:
+    """Hold the sums of a version after changes: in the place of that version, or next to it."""
+    _forget(visit.dead)
+    with _turns[visit.first]:
+        if (name, visit.first) in _held:
+            return
+        before = _take(base, visit.first)
+        if in_place:  # what fails half way must be lost, not wrong
+            del _held[base, visit.first]
+        sums = before.sums if in_place else before.sums.copy()
+        change = joined(parts)
+        change.add_into(sums)
+        _held[name, visit.first] = HeldSums(sums, before.counts + change.counts)
+
+
+def place_centroids(
+    visit: Visit, metric: Metric, numbers: Numbers, name: str, rows: FloatArray
+) -> None:
+    """Hold the centroids of the owner's clusters as they are."""
+    _forget(visit.dead)
+    _held[name, visit.first] = _model(metric, numbers, np.array(rows, np.float64))
+
+
+class KeptRows(NamedTuple):
+    """Centroids in a commit that its sums do not give."""
+
+    clusters: IntArray
+    centroids: FloatArray
+    run: CheckpointStore
+    files: tuple[LabelsFile, ...]  # others, written by owners
+
+    def put(self, first: int, centroids: FloatArray) -> None:
+        """Put those in the place of centroids from cluster `first` on."""
+        here = (self.clusters >= first) & (self.clusters < first + len(centroids))
+        centroids[self.clusters[here] - first] = self.centroids[here]
+        for file in self.files:
+            start, end = max(first, file.first_row), file.first_row + file.n_rows
+            if start < min(end, first + len(centroids)):
+                rows = self.run.read_rows(file)[start - file.first_row :]
+                rows = rows[: first + len(centroids) - start]
+                centroids[start - first : start - first + len(rows)] = rows
+
+
+def restore_centroids(
+    visit: Visit, metric: Metric, numbers: Numbers, names: tuple[str, str], kept: KeptRows
+) -> None:
+    """Hold the centroids of sums, but for clusters that keep theirs."""
+    _forget(visit.dead)
+    sums = _take(names[0], visit.first)
+    model = _model(metric, numbers, np.zeros((len(sums.sums), sums.sums.shape[1] - 1)))
+    made = _centroids(model, sums)
+    kept.put(visit.first, made)
+    _held[names[1], visit.first] = replace(model, centroids=made)
+
+
+def remake(
+    visit: Visit, metric: Metric, numbers: Numbers, names: tuple[str, str, str],
+    compared: bool, near: bool, _done: Any = None,
+) -> Made:  # fmt: skip
+    """Hold the centroids that sums ask for; `names`: of sums, of centroids before, of these.
+
+    See `Model.remade`; what `near` needs is returned for the driver, which knows all clusters. The
+    last argument is what the task that makes the sums returns: it comes before.
+    """
+    _forget(visit.dead)
+    sums_name, before_name, name = names
+    with _turns[visit.first]:
+        if (name + MADE, visit.first) in _held:
+            known: Made = _held[name + MADE, visit.first]
+            return known
+        sums = _take(sums_name, visit.first)
+        before = _measured_by(_take(before_name, visit.first), metric, numbers)
+        model, made = before.remade(sums.sums, sums.counts, compared=compared)
+        changes = made.changes
+        if near and changes is None:
+            changes = model.distortion.changes(before.table(), model.table())
+        vacant = without_sum(sums.sums)
+        closed = None if made.closed is None else int(made.closed)
+        answer = Made(closed, made.closed_before, changes if near else None, vacant)
+        _held[name, visit.first], _held[name + MADE, visit.first] = model, answer
+        return answer
+
+
+def closed_at(visit: Visit, metric: Metric, numbers: Numbers, names: tuple[str, str]) -> int:
+    """Return the `closed_distances` of an owner's clusters; `names`: of sums, of centroids."""
+    _forget(visit.dead)
+    sums = _take(names[0], visit.first)
+    model = _measured_by(_take(names[1], visit.first), metric, numbers)
+    totals = (sums.sums, sums.counts, model.exponent)
+    return int(model.distortion.closed_distances(model.table(), model.weights, *totals))
+
+
+def vacant_at(visit: Visit, name: str) -> BoolArray:
+    """Return which of an owner's clusters have sums of zeros."""
+    _forget(visit.dead)
+    return without_sum(_take(name, visit.first).sums)
+
+
+def differing_at(
+    visit: Visit, metric: Metric, numbers: Numbers, names: tuple[str, str]
+) -> BoolArray:
+    """Return which centroids are not those of the sums alone; see `keeps_centroid`."""
+    _forget(visit.dead)
+    sums, model = _take(names[0], visit.first), _take(names[1], visit.first)
+    alone = _model(metric, numbers, np.zeros_like(model.centroids))
+    return np.asarray((_centroids(alone, sums) != model.centroids).any(axis=1))
+
+
+def centroids_at(visit: Visit, name: str, clusters: IntArray) -> FloatArray:
+    """Return the centroids of those of the clusters that are the owner's."""
+    _forget(visit.dead)
+    here = clusters[(clusters >= visit.first) & (clusters < visit.last)] - visit.first
+    rows: FloatArray = _take(name, visit.first).centroids[here]
+    return rows
+
+
+def write_at(visit: Visit, name: str, run: CheckpointStore, number: int) -> LabelsFile:
+    """Write an owner's centroids as part of a commit."""
+    _forget(visit.dead)
+    part, centroids = f"{CENTROIDS}{visit.first:07d}", _take(name, visit.first).centroids
+    return run.write_rows(number, part, visit.first, centroids)
+
+
+def squares_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> FloatArray:
+    """Return ‖S_h‖² of an owner's clusters."""
+    return round_at(visit, metric, numbers, name).squares
+
+
+def fold_at(
+    visit: Visit, metric: Metric, numbers: Numbers, names: tuple[str, str], n_clusters: int,
+    add: Callable[..., Any], total: Any, *arguments: Any,
+) -> Any:  # fmt: skip
+    """Return `add` of a total and of an owner's clusters; see `tasks.cluster_totals`."""
+    _forget(visit.dead)
+    sums = _take(names[0], visit.first)
+    model = _measured_by(_take(names[1], visit.first), metric, numbers)
+    clusters = Clusters(model, sums.sums, sums.counts, visit.first, n_clusters)
+    return add(total, clusters, *arguments)
+
+
+def round_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> HeldRound:
+    """Return the sums of an owner's clusters and their ‖S_h‖², as first variation reads them."""
+    _forget(visit.dead)
+    held = _take(name, visit.first)
+    weights = column_weights(_model(metric, numbers, np.zeros((0, 0))))
+    squares = squares_of(held.sums, weights, numbers.exponent)
+    return HeldRound(held.sums, held.counts, squares)
+
+
+def shown_centroids(visit: Visit, name: str) -> FloatArray:
+    """Return an owner's centroids for all who need the model; read only, as it is held here."""
+    _forget(visit.dead)
+    centroids: FloatArray = _take(name, visit.first).centroids
+    shown = centroids.view()
+    shown.flags.writeable = False
+    return shown
+
+
+def leave(fit: str) -> None:
+    """Let go of all that a fit held in this process."""
+    with _assembling, _lock:
+        _left.append(fit)
+        for key in [key for key in _held if key[0].startswith(fit)]:
+            _held.pop(key, None)
+        for name in [name for name in _assembled if name.startswith(fit)]:
+            _assembled.pop(name, None)
+    if keeping := _keeping.pop(fit, None):
+        keeping.close()
+
+
+def _model(metric: Metric, numbers: Numbers, centroids: FloatArray) -> Model:
+    distortion, weights = metric
+    return Model(distortion, weights, centroids, numbers.smoothing, numbers.exponent)
+
+
+def _measured_by(model: Model, metric: Metric, numbers: Numbers) -> Model:
+    """Return a model of the same centroids under a metric; itself, with its table, if it has it."""
+    same = (model.smoothing, model.exponent) == numbers
+    if same and (model.weights is metric[1] or np.array_equal(model.weights, metric[1])):
+        return model
+    return _model(metric, numbers, model.centroids)
+
+
+def _centroids(model: Model, sums: HeldSums) -> FloatArray:
+    """Return the centroids that sums ask for; undecided clusters have those of the model."""
+    totals = (sums.sums, model.exponent, sums.counts)
+    made: FloatArray = model.distortion.centroids(
+        *totals, model.weights, model.smoothing, model.centroids
+    )
+    return made
+
+
+# ---- the whole model, in every process that has tasks over rows
+
+
+@dataclass(frozen=True)
+class Sketch(Sized):
+    """A model without its centroids and its metric."""
+
+    name: str
+    numbers: Numbers
+    limits: Limits | None
+    drift: CentroidDrift | None
+
+
+_assembled: dict[str, Any] = {}  # by name: models, or the sources of a round
+_assembling = threading.RLock()
+_keeping: dict[str, ExitStack] = {}  # by fit
+_left: deque[str] = deque(maxlen=64)  # fits that have ended; a task of theirs may come later
+
+
+def assembled(sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray]) -> Model:
+    """Return a whole model, put together once in a process; tasks on other threads wait for it."""
+
+    def whole() -> Model:
+        """Return the model of all pieces."""
+        centroids = pieces[0] if len(pieces) == 1 else joined_rows(pieces)
+        model = replace(_model(metric, sketch.numbers, centroids), limits=sketch.limits)
+        object.__setattr__(model, "drift", sketch.drift)
+        return model
+
+    made: Model = _once(sketch.name, whole)
+    return made
+
+
+def joined_rows(pieces: Sequence[FloatArray]) -> FloatArray:
+    """Return rows of several arrays in one.
+
+    Examples
+    --------
+    >>> joined_rows([np.ones((1, 2)), np.zeros((1, 2))]).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    """
+    starts = np.cumsum([0, *(len(piece) for piece in pieces)]).tolist()
+    out = buffer((starts[-1], pieces[0].shape[1]), np.float64)
+
+    def copy(first: int, last: int) -> None:
+        """Copy what lies in a range of rows."""
+        for piece, start in zip(pieces, starts, strict=False):
+            here = slice(max(first, start), min(last, start + len(piece)))
+            if here.start < here.stop:
+                out[here] = piece[here.start - start : here.stop - start]
+
+    over_ranges(copy, len(out), out.size)
+    return out
+
+
+def _once(name: str, make: Callable[[], Any]) -> Any:
+    """Return what `make` returned when a task of this process first asked for it."""
+    with _assembling:
+        fit = name.partition(".")[0]
+        if fit in _left:
+            return make()
+        if fit not in _keeping:  # arrays of its models take one another's memory
+            _keeping[fit] = ExitStack()
+            _keeping[fit].enter_context(buffers_kept())
+        if name not in _assembled:
+            while len(_assembled) >= ASSEMBLED:
+                del _assembled[next(iter(_assembled))]
+            _assembled[name] = make()
+        return _assembled[name]
+
+
+def assembled_ready(
+    sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray], dense: bool
+) -> Model:
+    """Return a whole model with what the nearest centroids of rows are found by."""
+    model = assembled(sketch, metric, pieces)
+    with _assembling:
+        model.distortion.make_ready(model.table(), dense=dense)
+    return model
+
+
+def assembled_sources(
+    name: str, model: Model, pieces: Sequence[HeldRound], optimal: bool
+) -> Sources:
+    """Return the frozen sums of a round in one piece, put together once in a process."""
+
+    def whole() -> Sources:
+        """Return the sources of all pieces."""
+        sums, counts, squares = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        return Sources(model, sums, counts, squares, optimal)
+
+    made: Sources = _once(name, whole)
+    return made
+
+
+def made_ready(model: Model) -> None:
+    """Do nothing: that a process has a model ready is all that is asked."""

@@ -1,0 +1,51 @@
+"""Rows of the proof table about databases: releases that readers see while runs are killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.proofs.loop import Figures, Row
+from tests.support.job_corpus import JobCorpus
+from tests.support.postgres import WAY_OUT, Postgres, programs
+from tests.support.published_jobs import NIGHTS, URL_ENV, published_jobs
+
+TRIES = 30  # half at statements, half at moments; a night may have ended by then
+KILLS = 10
+PER_NIGHT = 600
+
+
+def published() -> Figures:
+    """Play three nights with readers, and kill the driver at random statements and moments."""
+    where = programs()
+    if where is None:
+        return {"skipped": f"there is no PostgreSQL: {WAY_OUT}"}
+    server = Postgres(where)
+    try:
+        server.create()
+        server.start()
+        os.environ[URL_ENV] = server.url()
+        with tempfile.TemporaryDirectory() as folder:
+            corpus = JobCorpus(Path(folder))
+            job = corpus.write_all(PER_NIGHT, 100, method={"n_clusters": 3, "n_init": 3})
+            for night in range(2, NIGHTS + 1):
+                files = corpus.files(corpus.draw(PER_NIGHT), 1000 * night)
+                corpus.write(
+                    {f"night-{night}/{Path(name).name}": data for name, data in files.items()}
+                )
+            return published_jobs(job, TRIES, seed=19)
+    finally:
+        server.stop()
+        shutil.rmtree(server.folder)
+
+
+DATABASE_ROWS = (
+    Row(
+        "published",
+        f"three nights read all the time, killed {KILLS} times or more: whole releases, same ends",
+        published,
+        lambda f: f["same"] and not f["not whole"] and f["killed"] >= KILLS,
+    ),
+)

@@ -1,0 +1,77 @@
+"""What owners of clusters are watched by: what passes through the driver, and workers that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import cloudpickle
+from dask.sizeof import sizeof
+
+from hmrf_dask.flow import dataflow
+from hmrf_dask.flow.graphs import merged
+from hmrf_dask.tasks import owners
+
+
+@dataclass
+class Passed:
+    """Bytes of all that a driver sent and got, graph by graph."""
+
+    sent: list[int] = field(default_factory=list)
+    got: list[int] = field(default_factory=list)  # the largest result of each graph
+    all_got: int = 0
+
+
+@contextmanager
+def watched_driver() -> Iterator[Passed]:
+    """Watch the graphs that leave this process, and the results that come."""
+    passed = Passed()
+    begun, fetch = dataflow._begun, dataflow.fetch
+
+    def sent(client: Any, tasks: Any, *where: Any) -> Any:
+        graph = {key: task for key, task in merged(tasks).items() if type(task) is tuple}
+        passed.sent.append(len(cloudpickle.dumps(graph)))
+        return begun(client, tasks, *where)
+
+    def got(*arguments: Any, **more: Any) -> Any:
+        found = fetch(*arguments, **more)
+        sizes = [sizeof(one) for one in found]
+        passed.got.append(max(sizes, default=0))
+        passed.all_got += sum(sizes)
+        return found
+
+    with mock.patch.object(dataflow, "_begun", sent), mock.patch.object(dataflow, "fetch", got):
+        yield passed
+
+
+@contextmanager
+def forgetful(after: int) -> Iterator[list[int]]:
+    """Let owners in this process lose all they have when they are asked so often; count that."""
+    take, asked = owners._take, [0]
+
+    def forgets(name: str, first: int) -> Any:
+        asked[0] += 1
+        if asked[0] == after:
+            owners._held.clear()
+        return take(name, first)
+
+    with mock.patch.object(owners, "_take", forgets):
+        yield asked
+
+
+def dies_at(name: str, number: int) -> None:
+    """Let this process die at its nth task of an owner of that name; for `Client.run`."""
+    function, left = getattr(owners, name), [number]
+
+    def dies(*arguments: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+
+    setattr(owners, name, dies)

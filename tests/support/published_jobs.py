@@ -1,0 +1,179 @@
+"""Nights of a job that dies while it publishes: ``-m tests.support.published_jobs JOB N SEED``.
+
+The job publishes into the database of PUBLISHED_URL. Two readers ask it all the time. Each of three
+nights is run by children that are forked before this process has any threads: they are killed by
+SIGKILL at a statement, or at some moment, until a last one ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hmrf_dask.databases.connection import Database, open_database
+from hmrf_dask.databases.relations import PostgresRelations
+from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.jobs.inputs import gather, load_job
+from hmrf_dask.jobs.run_job import report_if_done, run_job
+
+ROOT = Path(__file__).parents[2]
+URL_ENV = "PUBLISHED_URL"
+NIGHTS = 3
+STATE = (
+    "SELECT count(*), min(c.k), count(name), "
+    "sum(hashtextextended(doc_id || ':' || cluster || ':' || name, 0)::numeric)::text "
+    "FROM {0} CROSS JOIN (SELECT count(*) AS k FROM {0}_clusters) c"
+)
+
+
+def published_jobs(job: Path, n_kills: int, seed: int) -> dict[str, Any]:
+    """Kill and resume the nights of a job in a process of its own; return what it printed."""
+    command = [sys.executable, "-m", "tests.support.published_jobs", str(job), str(n_kills)]
+    done = subprocess.run([*command, str(seed)], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _run(job: Path, output: str, at: int = 0) -> int:
+    """Run a night, killed at its statement `at`; return how many statements there are."""
+    import dask
+
+    n_statements = 0
+
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            nonlocal n_statements
+            n_statements += 1
+            if n_statements == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **named)
+
+        return counted
+
+    for owner, name in (
+        (Database, "run"), (Database, "rows"), (PostgresRelations, "load"),
+        (PostgresRelations, "commit"),
+    ):  # fmt: skip
+        setattr(owner, name, counting(getattr(owner, name)))
+    publish = {"sql": {"table": output, "url_env": URL_ENV}}
+    inputs = gather(load_job(str(job), {"output": output, "publish": publish}), str(job))
+    with dask.config.set(scheduler="threads", num_workers=2):
+        if report_if_done(inputs) is None:
+            run_job(inputs)
+    return n_statements
+
+
+def _forked(function: Callable[[], Any], kill_after: float | None = None) -> Any:
+    """Call a function in a child; return what it returned, None where it was killed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            with os.fdopen(writing, "w") as pipe:
+                json.dump(function(), pipe)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise RuntimeError(f"a run ended with {os.WEXITSTATUS(status)}")
+    return json.loads(text) if text else None
+
+
+def _state(table: str) -> list[Any] | None:
+    """Return what a reader sees, None before the first release."""
+    try:
+        with open_database(URL_ENV) as database:
+            return list(database.rows(STATE.format(table))[0])
+    except ConfigurationError:  # there is no such view yet
+        return None
+
+
+def _read(path: Path, stop: Path) -> None:
+    """Write down each state that is seen until a file is there, and how often was read."""
+    seen: dict[str, int] = {}
+    while not stop.exists():
+        state = json.dumps(_state("killed"))
+        seen[state] = seen.get(state, 0) + 1
+    path.write_text(json.dumps(seen))
+
+
+def _add(job: Path, night: int) -> None:
+    """Let the documents of a night be there, which were put aside before."""
+    for path in sorted(job.parent.glob(f"night-{night}/*")):
+        (job.parent / "documents" / path.name).write_bytes(path.read_bytes())
+
+
+def main(job: Path, n_kills: int, seed: int) -> None:
+    """Play the nights twice: undisturbed, then with kills."""
+    chosen, expected, costs = random.Random(seed), [], []
+    for night in range(1, NIGHTS + 1):
+        _add(job, night)
+        began = time.monotonic()
+        n_statements = _forked(lambda: _run(job, "expected"))
+        costs.append((n_statements, time.monotonic() - began))
+        expected.append(_forked(lambda: _state("expected")))
+    for path in job.parent.glob("night-[23]/*"):
+        (job.parent / "documents" / path.name).unlink()
+    stop, files = job.parent / "stop", [job.parent / f"reader-{one}" for one in (1, 2)]
+    readers = [_beside(lambda file=file: _read(file, stop)) for file in files]
+    ended, killed = [], 0
+    try:
+        for night in range(1, NIGHTS + 1):
+            _add(job, night)
+            n_statements, seconds = costs[night - 1]
+            for number in range(night - 1, n_kills, NIGHTS):
+                at = chosen.randint(1, n_statements) if number % 2 else 0
+                moment = None if at else chosen.uniform(0.1, 0.95) * seconds
+                killed += _forked(lambda at=at: _run(job, "killed", at), moment) is None
+            _forked(lambda: _run(job, "killed"))
+            ended.append(_forked(lambda: _state("killed")))
+    finally:
+        stop.touch()
+        for reader in readers:
+            os.waitpid(reader, 0)
+    seen: dict[str, int] = {}
+    for file in files:
+        for state, number in json.loads(file.read_text()).items():
+            seen[state] = seen.get(state, 0) + number
+    whole = {json.dumps(None), *map(json.dumps, expected)}
+    found = {
+        "killed": killed,
+        "reads": sum(seen.values()),
+        "states": len(seen),
+        "not whole": [state for state in seen if state not in whole],
+        "same": ended == expected,
+    }
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def _beside(function: Callable[[], None]) -> int:
+    """Call a function in a child that goes on meanwhile; return its number."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            function()
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -128,8 +128,8 @@ def test_what_a_server_says_becomes_words(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run(tickets, "DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN SUPERUSER")
-    run(tickets, "ALTER ROLE reader NOSUPERUSER", "GRANT SELECT ON t TO reader")
+    made = ["DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN", "GRANT SELECT ON t TO reader"]
+    run(tickets, *made)
     monkeypatch.setenv(NAME, tickets.replace("tests@", "reader@"))
     monkeypatch.setattr("hmrf_dask.databases.connection.TIMEOUT", 0.2)
     said = refused(statement, error)
@@ -207,27 +207,25 @@ def test_a_query_that_is_no_single_select_is_refused(query: str) -> None:
         select_of(query)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
+def test_a_select_is_taken_as_it_is(tickets: str) -> None:
+    queries = [
         "select id from t -- ; the end",
         "with a as (select id from t) select * from a; -- done",
         "/* all */ SELECT id FROM t WHERE body <> ';)' ;",
         "select id, $a$ ; ' $a$ from t",
         "(select id from t)",
-    ],
-)
-def test_a_select_is_taken_as_it_is(tickets: str, query: str) -> None:
+    ]
     with open_database(NAME) as opened:
-        assert opened.rows(f"SELECT count(*) FROM {select_of(query)} AS q") == [(9,)]
+        for query in queries:
+            assert opened.rows(f"SELECT count(*) FROM {select_of(query)} AS q") == [(9,)]
 
 
-@pytest.mark.parametrize("name", ["it's", 'say "hi"', "a;b--", "a\\b", "é ü", "$1", "%s", "?"])
-def test_names_and_texts_inject_nothing(tickets: str, name: str) -> None:
+def test_names_and_texts_inject_nothing(tickets: str) -> None:
+    names = ["it's", 'say "hi"', "a;b--", "a\\b", "é ü", "$1", "%s", "?"]
+    columns = ", ".join(f"{literal(name)} AS {quoted(name)}" for name in names)
     with open_database(NAME) as opened:
-        columns = f"SELECT {literal(name)} AS {quoted(name)}"
-        (batch,) = opened.batches(columns)
-    assert batch.to_pydict() == {name: [name]}
+        (batch,) = opened.batches(f"SELECT {columns}")
+    assert batch.to_pydict() == {name: [name] for name in names}
     for wrong in ("", "a\0b", "a" * 64):
         with pytest.raises(ConfigurationError, match="a name in a database must"):
             quoted(wrong)

@@ -79,6 +79,15 @@ def test_the_only_table_that_looks_like_documents_is_taken(dialect: str) -> None
     assert "made before" in command("--url-env", NAME).output
 
 
+@pytest.mark.parametrize("dialect", ["sqlite"], indirect=True)
+def test_columns_without_a_type(dialect: str) -> None:
+    make("CREATE TABLE notes (id INTEGER PRIMARY KEY, body, updated)")
+    make("INSERT INTO notes VALUES (1, 'a note of a few words', '2026-11-20')")
+    content = manifest_of(job_for_table(NAME))
+    assert content["resources"][0]["sql"]["changed"] == "updated"
+    assert content["documents"]["text"] == "body"
+
+
 @SQLITE_FIRST
 def test_several_tables_are_listed(dialect: str) -> None:
     make(*tickets(), *tickets("letters"))

@@ -20,6 +20,8 @@ from distributed import Client
 from hmrf_dask.errors import ConfigurationError, LostOwnerError
 from hmrf_dask.fit import journal, owners
 from hmrf_dask.fit.preparation import ADDING, HELD, TaskMemory, with_owners
+from hmrf_dask.flow import places
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels.gradients import squares_by_length
 from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.tasks import cluster_totals
@@ -179,6 +181,25 @@ def test_totals_over_owners_are_those_of_one_array() -> None:
             few = Clusters(model, sums[first:last], np.ones(last - first, np.int64), first, 19)
             totals = cluster_totals.add_squares_by_length(totals, few, roots)
         assert totals.sum(axis=0).tobytes() == squares_by_length(sums, roots).tobytes()
+
+
+def test_partitions_are_spread_by_their_rows_and_the_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = {"one": {"nthreads": 1}, "two": {"nthreads": 3}}
+    monkeypatch.setattr(places, "workers_by_name", lambda _client: threads)
+    assert places.shares_of(None, [5] * 8) == ["one"] * 2 + ["two"] * 6
+    assert places.shares_of(None, [30, 1, 1, 1, 30, 30, 27]) == ["one"] + ["two"] * 6
+    monkeypatch.setattr(places, "workers_by_name", lambda _client: {})
+    assert places.shares_of(None, [5]) == [""]
+
+
+def test_partitions_of_equal_rows_are_shared_out_equally(workers: Client) -> None:
+    flow = DaskFlow()
+    kept = flow.spread([flow.lazy(int, number) for number in range(6)], [1] * 6)
+    homes = flow.homes(kept)
+    assert homes == sorted(homes)
+    assert [homes.count(home) for home in dict.fromkeys(homes)] == [3, 3]
 
 
 def test_what_owners_hold_does_not_travel(owned: Client) -> None:

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.documents.files import list_files
 from hmrf_dask.documents.manifest import base_of, load_manifest
-from hmrf_dask.documents.segments import list_documents
 from hmrf_dask.fit import fitting
 from hmrf_dask.fit.preparation import TaskMemory
 from hmrf_dask.flow.clients import on_threads
@@ -80,9 +80,9 @@ def as_files(folder: Path) -> None:
 def sampled(folder: Path, most: int) -> DocumentSample:
     JobCorpus(folder).write_job(columns={})
     manifest = load_manifest(folder / "manifest.yaml")
-    segments = list_documents(manifest, base_of(folder / "manifest.yaml")).segments
+    sources = list_files(manifest, base_of(folder / "manifest.yaml"))
     with tempfile.TemporaryDirectory() as scratch:
-        return read_sample(segments, manifest.documents, most, scratch)
+        return read_sample(sources, manifest.documents, most, scratch)
 
 
 @pytest.mark.parametrize(

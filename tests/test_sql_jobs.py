@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from hmrf_dask.documents import sql
+from tests.proofs.reading import night
+from tests.support.faulty_databases import FAULTS, Faults
 from tests.support.job_corpus import JobCorpus
 from tests.support.job_runs import assigned, run
-from tests.support.tables import Tickets, write_sql_job
+from tests.support.long_cases import long, long_but
+from tests.support.postgres import Postgres
+from tests.support.tables import BOTH, NAME, Tickets, write_sql_job
+
+DELETED = {"changed": "updated", "deleted": "closed"}
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +40,7 @@ def same(one: Any, other: Any) -> None:
     assert (one.fit, one.vocabulary["terms"]) == (other.fit, other.vocabulary["terms"])
 
 
+@pytest.mark.parametrize("tickets", BOTH, indirect=True)
 def test_a_table_gives_the_release_of_files_bit_for_bit(tickets: Tickets, tmp_path: Path) -> None:
     corpus = JobCorpus(tmp_path / "tables")
     documents = corpus.draw(90)
@@ -47,7 +54,7 @@ def test_a_table_gives_the_release_of_files_bit_for_bit(tickets: Tickets, tmp_pa
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"changed": "updated"}, {"changed": "updated", "deleted": "closed"}],
+    [*long({}, {"changed": "updated"}), DELETED],
     ids=["hashes", "changed", "deleted"],
 )
 def test_a_second_night_tells_new_changed_and_gone(
@@ -75,3 +82,28 @@ def test_a_second_night_tells_new_changed_and_gone(
     assert gone in before
     assert gone not in assigned(second)
     assert run(job).status == "up to date"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    long_but(["connection cut"], FAULTS),
+)
+def test_a_fault_while_rows_are_read_ends_with_75_and_the_next_run_with_the_same_bits(
+    database: str, postgres: Postgres, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NAME, database)
+    faults = Faults(postgres, tmp_path, 60)
+    after = 0.0 if kind in ("disk full", "rows change") else 0.05
+    assert faults.outcome(kind, 1, after) == ("done" if kind == "rows change" else "exit 75")
+
+
+@pytest.mark.long
+def test_a_night_reads_what_changed_alone(
+    database: str, postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NAME, database)
+    monkeypatch.setattr(sql, "SEGMENT_ROWS", 1000)
+    told = night(postgres, tmp_path, 1500)
+    assert [told[key] for key in ("all", "new", "changed", "gone")] == [1500, 15, 15, 15]
+    assert told["rows read by scans of the table"] == 0
+    assert told["rows read by the index of changes"] <= 0.1 * 1500

@@ -11,6 +11,7 @@ import atexit
 import shlex
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -166,13 +167,14 @@ def run(
         from hmrf_dask.jobs.run_job import report_if_done, run_job
 
         inputs = _inputs(job_file, output, from_release, predict=predict, how=how)
-        report = report_if_done(inputs)
-        if report is None and not detach:
-            with (
-                connected_to(way, inputs.job.cluster),
-                reported_by_dask(watch.get("performance_report")),
-            ):
-                report = run_job(inputs, tell=tell)
+        with closing(inputs.documents):
+            report = report_if_done(inputs)
+            if report is None and not detach:
+                with (
+                    connected_to(way, inputs.job.cluster),
+                    reported_by_dask(watch.get("performance_report")),
+                ):
+                    report = run_job(inputs, tell=tell)
     if report is not None:
         print_result(report, as_json=as_json, quiet=quiet)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,7 +80,7 @@ def plan(
         inputs = gather(load_job(job_file), job_file)
         way, workers = _way(where, inputs.job.cluster)
         here = {way: min(workers, psutil.cpu_count() or 1)}
-        with connected_to(here):
+        with closing(inputs.documents), connected_to(here):
             began = psutil.Process().create_time()
             planned = plan_job(inputs, Where(way, workers, price, began), sample=sample, tell=tell)
     print_result(planned, as_json=as_json, quiet=quiet)

@@ -50,8 +50,8 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether it holds texts."""
-        return bool(_TEXTS.search(self.type))
+        """Whether it may hold texts; SQLite has columns that say nothing."""
+        return not self.type or bool(_TEXTS.search(self.type))
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Table:
             (
                 one.name
                 for one in self.columns
-                if names.fullmatch(one.name.lower()) and types.search(one.type)
+                if names.fullmatch(one.name.lower()) and (not one.type or types.search(one.type))
             ),
             None,
         )

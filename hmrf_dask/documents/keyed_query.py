@@ -24,6 +24,8 @@ from hmrf_dask.errors import ConfigurationError, meant
 Bound = tuple[str | int, ...]
 _ROW_BYTES: Final = 16  # of a row next to its texts
 _VECTOR_BYTES: Final = 2048  # of one without texts
+_MOST_MARKS: Final = 1_000
+_MARKS_CHARACTERS: Final = 2**16
 NO_KEY: Final = -1  # the bucket of rows without a key
 
 
@@ -31,7 +33,8 @@ NO_KEY: Final = -1  # the bucket of rows without a key
 class Range:
     """Which rows of a query: those with keys after a bound and up to another, or without a key.
 
-    With `since` they are those that changed, and those that are gone are among them.
+    With `since` they are those that changed, and those that are gone are among them; `but` are the
+    marks of those that were seen before.
 
     Examples
     --------
@@ -43,6 +46,7 @@ class Range:
     to: Bound | None = None
     nulls: bool = False
     since: str | int | None = None
+    but: tuple[str, ...] = ()
 
     @staticmethod
     def of(where: Mapping[str, Any]) -> Range:
@@ -53,6 +57,7 @@ class Range:
             to=None if to is None else tuple(to),
             nulls=bool(where.get("nulls")),
             since=where.get("since"),
+            but=tuple(where.get("but", ())),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -60,6 +65,7 @@ class Range:
         where: dict[str, Any] = {} if self.after is None else {"after": list(self.after)}
         where |= {} if self.to is None else {"to": list(self.to)}
         where |= {"nulls": True} if self.nulls else {}
+        where |= {"but": list(self.but)} if self.but else {}
         return where if self.since is None else {**where, "since": self.since}
 
 
@@ -139,6 +145,10 @@ class KeyedQuery(ABC):
         """Return a bound by the texts of its parts."""
 
     @abstractmethod
+    def _mark(self) -> str:
+        """Return a text of a row that changes when it does, by its column `changed`."""
+
+    @abstractmethod
     def fingerprints(
         self, bounds: Sequence[Bound], ranges: Sequence[Range]
     ) -> dict[int, Fingerprint]:
@@ -185,6 +195,8 @@ class KeyedQuery(ABC):
         if rows.since is not None:
             newer = f"{self._changed} >= {self._literal(rows.since)}"
             parts.append(f"({newer} OR {self._changed} IS NULL)")
+            if rows.but:
+                parts.append(f"{self._mark()} NOT IN ({', '.join(map(literal, rows.but))})")
         elif self._gone:
             parts.append(f"NOT ({self._gone})")
         if ids:
@@ -225,6 +237,14 @@ class KeyedQuery(ABC):
         )
         return {int(b): Fingerprint(int(rows), int(size)) for b, rows, size in found}
 
+    def marks(self, rows: Range) -> list[str] | None:
+        """Return the marks of the rows of a range; None where they are many or long."""
+        select = f"SELECT {self._mark()} AS m {self._from} WHERE {self._within(rows)}"
+        found = self._database.texts(f"{select} LIMIT {_MOST_MARKS + 1}")
+        marks = sorted(mark for (mark,) in found)
+        is_short = len(marks) <= _MOST_MARKS and sum(map(len, marks)) <= _MARKS_CHARACTERS
+        return marks if is_short else None
+
     def bounds(self, rows: Range, step: int, total: int) -> list[Bound]:
         """Return every `step`-th key of a range and the last one of `total`, each once."""
         names = [f"k{number}" for number in range(len(self._keys))]
@@ -236,15 +256,16 @@ class KeyedQuery(ABC):
             f"SELECT {', '.join(names)} FROM ({numbered}) AS s "
             f"WHERE n % {step} = 0 OR n = {total} ORDER BY n"
         )
-        return list(dict.fromkeys(map(self._bound, found)))
+        named = (row for row in found if not any("\0" in part for part in row))
+        return list(dict.fromkeys(map(self._bound, named)))
 
     def read(
         self, rows: Range, names: Sequence[str], ids: Sequence[str], n_rows: int, stamp: str
     ) -> Iterator[pa.RecordBatch]:
         """Yield columns of the rows of a range in the order of the key, and `GONE` since a change.
 
-        `stamp` is the hash that they had when they were listed, for databases that cannot show the
-        same moment to several.
+        `stamp` is the hash that they must have, for databases that cannot show the same moment to
+        several; "" for any.
         """
         wanted = {quoted(name): self._expression(name) for name in names}
         if rows.since is not None and self._gone:

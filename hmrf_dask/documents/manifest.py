@@ -525,8 +525,14 @@ def json_schema() -> dict[str, Any]:
     >>> json_schema()["title"], json_schema()["required"]
     ('Manifest', ['$schema', 'name', 'resources'])
     """
+    from hmrf_dask.documents.sql import SqlSettings  # it imports this module
+
+    schema = Manifest.model_json_schema(by_alias=True)
+    definitions = schema["$defs"]
+    definitions["SourceResource"]["properties"]["sql"] = {"$ref": "#/$defs/SqlSettings"}
+    definitions["SqlSettings"] = SqlSettings.model_json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA,
-        **Manifest.model_json_schema(by_alias=True),
+        **schema,
     }

@@ -71,6 +71,10 @@ class PostgresQuery(KeyedQuery):
             held = [self.document_id(), self._changed, self._gone or "NULL"]
         return f"hashtextextended(ROW({', '.join(held)})::text, 0)"
 
+    def _mark(self) -> str:
+        held = [self.document_id(), self._changed or "NULL", self._gone or "NULL"]
+        return f"md5(ROW({', '.join(held)})::text)"
+
     def fingerprints(
         self, bounds: Sequence[Bound], ranges: Sequence[Range]
     ) -> dict[int, Fingerprint]:

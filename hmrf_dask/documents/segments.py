@@ -132,6 +132,12 @@ class DocumentSegment:
         parts = [*own, *self.source.described(self.segment)]
         return [*parts[:3], parts[3:]]
 
+    def by_itself(self) -> DocumentSegment:
+        """Return a file as one that shares no pack, however small it is."""
+        assert self.file is not None
+        span = replace(self.file, span=(0, self.file.size))
+        return replace(self, segment=replace(self.segment, where=span))
+
     def as_it_is(self) -> DocumentSegment:
         """Return it to be read as it is then, not as it was listed: for people."""
         return replace(self, snapshot="")

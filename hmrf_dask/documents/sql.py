@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES: Final = 32 * 2**20
 SEGMENT_ROWS: Final = 100_000
+_AS_LISTED = "as listed"
 _MOST_IDS = 1_000  # that are asked for by name; of more the whole segment is read
 _SMALL = 8  # times smaller than they should be: segments that are then cut anew
 
@@ -69,6 +70,13 @@ def _of_ours(check: Any) -> AfterValidator:
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
+_Key = Annotated[
+    tuple[_Name, ...],
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    Field(min_length=1, max_length=32),
+]
+
+
 class SqlSettings(BaseModel):
     """Rows of a database as documents."""
 
@@ -80,7 +88,7 @@ class SqlSettings(BaseModel):
     url_env: Annotated[str, _of_ours(checked_variable)] = Field(
         description="The environment variable that holds the address of the database."
     )
-    key: Annotated[tuple[_Name, ...], BeforeValidator(_as_list), Field(min_length=1)] = Field(
+    key: _Key = Field(
         description="The column that names a row, or several: it becomes the id of the document."
     )
     changed: _Name | None = Field(
@@ -127,18 +135,22 @@ class SqlSource(Source):
 
     @contextmanager
     def snapshot(self) -> Iterator[str]:
-        """Hold a moment of the database still, where others can see it too."""
+        """Hold a moment of the database still, where others can see it too.
+
+        SQLite cannot: what is read there must be what was listed, by its hash.
+        """
         with open_database(self.settings.url_env, timeout=self.settings.timeout) as database:
             name = exported_snapshot(database)
             if name:
                 yield name
         if not name:  # a transaction that nobody shares would only be in the way of who writes
-            yield ""
+            yield _AS_LISTED
 
     @contextmanager
     def _opened(self, snapshot: str = "") -> Iterator[KeyedQuery]:
         known = self.settings
-        with open_database(known.url_env, snapshot=snapshot, timeout=known.timeout) as database:
+        name = "" if snapshot == _AS_LISTED else snapshot
+        with open_database(known.url_env, snapshot=name, timeout=known.timeout) as database:
             kind = SqliteQuery if database.dialect == "sqlite" else PostgresQuery
             yield kind(
                 database,
@@ -175,9 +187,9 @@ class SqlSource(Source):
         if before["low"] is None:
             return None
         with self._opened(snapshot) as query:
-            changed = _Cut(query, Range(since=before["low"]))
+            changed = _Cut(query, Range(since=before["low"], but=tuple(before["marks"] or ())))
             rows = changed.whole()
-            if _said(rows) == before["seen"]:
+            if not rows or _said(rows) == before["seen"]:
                 return since
             night = sha256(since.stamp.encode()).hexdigest()[:12]
             deltas = [
@@ -197,10 +209,13 @@ class SqlSource(Source):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a segment in the order of the key."""
         where, named = Range.of(segment.where), ids if len(ids) <= _MOST_IDS else ()
+        if list(names) == [self.columns.id]:  # is a row still there? so it is whatever it says
+            where = replace(where, but=())
         place, last = list(names).index(self.columns.id), None
+        stamp = segment.stamp.partition(":")[2] if snapshot == _AS_LISTED else ""
         with self._opened(snapshot) as query:
             try:
-                for batch in query.read(where, names, named, rows, segment.stamp.partition(":")[2]):
+                for batch in query.read(where, names, named, rows, stamp):
                     if not where.nulls:
                         last = self._refuse_repeated(batch.column(place), last)
                     yield batch
@@ -326,5 +341,7 @@ def _said(rows: Mapping[Range, Fingerprint]) -> str:
 def _stamp(query: KeyedQuery) -> str:
     """Return from where on changes are read the next time, and what is there by now."""
     low = query.moment()
-    seen = "" if low is None else _said(_Cut(query, Range(since=low)).whole())
-    return json.dumps({"low": low, "seen": seen})
+    rows = Range(since=low)
+    marks = None if low is None else query.marks(rows)
+    seen = "" if low is None or marks is not None else _said(_Cut(query, rows).whole())
+    return json.dumps({"low": low, "marks": marks, "seen": seen})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +21,7 @@ from hmrf_dask.documents.keyed_query import (
     KeyedQuery,
     Range,
 )
+from hmrf_dask.documents.records import MOST_CHARACTERS
 from hmrf_dask.documents.sources import GONE
 from hmrf_dask.errors import ConfigurationError
 
@@ -72,8 +74,18 @@ class SqliteQuery(KeyedQuery):
         if name == self._columns.embedding:
             return column
         if name in self._columns.texts:
-            return f"substr({self._text(column)}, 1, {self._columns.max_bytes + 1})"
+            return self._at_most(self._text(column), self._columns.max_bytes + 1)
         return self._cut(self._text(column))
+
+    def _cut(self, text: str) -> str:
+        """Return a text that is as long as one may be that is shown, or longer."""
+        return self._at_most(text, 4 * (MOST_CHARACTERS + 1))
+
+    def _at_most(self, text: str, limit: int) -> str:
+        """Return a text, or its first bytes: functions of texts end at a NUL character."""
+        data = f"CAST({text} AS BLOB)"
+        cut = f"CAST(substr({data}, 1, {limit}) AS TEXT)"
+        return f"CASE WHEN length({data}) > {limit} THEN {cut} ELSE {text} END"
 
     def moment(self) -> str | int | None:
         """Return the last change but some: writers take turns, so none comes late.
@@ -91,6 +103,10 @@ class SqliteQuery(KeyedQuery):
             )
         return None if kind == "null" else int(text) if kind == "integer" else str(text)
 
+    def _mark(self) -> str:
+        held = [self.document_id(), self._changed or "NULL", self._gone or "NULL"]
+        return " || ' ' || ".join(f"hex(CAST({one} AS BLOB))" for one in held)
+
     def fingerprints(
         self, bounds: Sequence[Bound], ranges: Sequence[Range]
     ) -> dict[int, Fingerprint]:
@@ -101,12 +117,12 @@ class SqliteQuery(KeyedQuery):
             "GROUP BY b ORDER BY b"
         )
         edges: list[Bound | None] = [None, *bounds, None]
-        since = ranges[0].since
+        everywhere = replace(ranges[0], after=None, to=None, nulls=False)
         prints = {}
         for bucket, rows, size in found:
-            where = Range(edges[bucket], edges[bucket + 1], since=since)
+            where = replace(everywhere, after=edges[bucket], to=edges[bucket + 1])
             if bucket == NO_KEY:
-                where = Range(nulls=True, since=since)
+                where = replace(everywhere, nulls=True)
             hashed = _Hash()
             for batch in self._stream(self._held(), self._within(where), 10_000):
                 hashed.update(batch)
@@ -125,12 +141,12 @@ class SqliteQuery(KeyedQuery):
     def read(
         self, rows: Range, names: Sequence[str], ids: Sequence[str], n_rows: int, stamp: str
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows, which must be those that were listed: else `ChangedError`, at the end."""
+        """Yield rows; `ChangedError`, at the end, where they have not the hash that they must."""
         wanted = {quoted(name): self._expression(name) for name in names}
         if rows.since is not None and self._gone:
             wanted[quoted(GONE)] = self._gone
         n_wanted, held = len(wanted), self._held()
-        checks = not ids and set(names) == {one for one in self._columns.in_order if one}
+        checks = stamp and not ids and set(names) == {one for one in self._columns.in_order if one}
         wanted |= held if checks else {}
         places = [list(wanted).index(name) for name in held] if checks else []
         hashed = _Hash()
@@ -179,11 +195,13 @@ class _Hash:
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Take rows in."""
-        self._hashes = self._hashes or [hashlib.blake2b(digest_size=16) for _ in batch.columns]
-        for column, hashed in zip(batch.columns, self._hashes, strict=True):
+        n_hashes = 2 * batch.num_columns  # lengths and bytes lie in batches apart from each other
+        self._hashes = self._hashes or [hashlib.blake2b(digest_size=16) for _ in range(n_hashes)]
+        for number, column in enumerate(batch.columns):
             lengths = pc.fill_null(pc.binary_length(column.cast(pa.large_binary())), -1)
-            hashed.update(lengths.cast(pa.int64()).to_numpy(zero_copy_only=False).tobytes())
-            hashed.update(b"".join(_bytes_of(column)))
+            whole = lengths.cast(pa.int64()).to_numpy(zero_copy_only=False).tobytes()
+            self._hashes[2 * number].update(whole)
+            self._hashes[2 * number + 1].update(_bytes_of(column))
 
     def digest(self) -> str:
         """Return the hash of all rows so far."""
@@ -192,12 +210,11 @@ class _Hash:
         ).hexdigest()
 
 
-def _bytes_of(column: pa.Array) -> Iterable[bytes]:
-    """Yield the bytes of texts, one after the other."""
+def _bytes_of(column: pa.Array) -> memoryview | bytes:
+    """Return the bytes of texts, one after the other."""
     filled = pc.fill_null(column.cast(pa.large_binary()), b"")
     offsets, data = filled.buffers()[1:]
     if data is None or not len(filled):
-        return
+        return b""
     places = memoryview(offsets).cast("q")
-    first, last = places[filled.offset], places[filled.offset + len(filled)]
-    yield memoryview(data)[first:last].tobytes()
+    return memoryview(data)[places[filled.offset] : places[filled.offset + len(filled)]]

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -256,25 +256,30 @@ def gather(
     manifest = load_manifest(manifest_url)
     output = output_of(job, address)
     documents = documents_apart(job, address, manifest, _before(output, manifest, from_release))
-    sources_of_answers = answers_named(manifest, base_of(manifest_url))
-    named = list(filter(None, map(read_answer_file, sources_of_answers)))
-    more = [
-        AnswerFile(one, read_whole(resolved(base, one), {}, ANSWER_BYTES)) for one in job.answers
-    ]
-    return Inputs(
-        job=job,
-        manifest=manifest,
-        output=output,
-        documents=documents,
-        answers=(*named, *more),
-        address=absolute_url(address, "a job"),
-        journal=journal.take(output),
-        embedder=embedder_of(job, address),
-        from_release=from_release,
-        take_over=take_over,
-        allow_shrink=allow_shrink,
-        choose_k=choose_k,
-    )
+    with ExitStack() as stack:
+        stack.callback(documents.close)
+        sources_of_answers = answers_named(manifest, base_of(manifest_url))
+        named = list(filter(None, map(read_answer_file, sources_of_answers)))
+        more = [
+            AnswerFile(one, read_whole(resolved(base, one), {}, ANSWER_BYTES))
+            for one in job.answers
+        ]
+        inputs = Inputs(
+            job=job,
+            manifest=manifest,
+            output=output,
+            documents=documents,
+            answers=(*named, *more),
+            address=absolute_url(address, "a job"),
+            journal=journal.take(output),
+            embedder=embedder_of(job, address),
+            from_release=from_release,
+            take_over=take_over,
+            allow_shrink=allow_shrink,
+            choose_k=choose_k,
+        )
+        stack.pop_all()  # whoever reads them closes them
+        return inputs
 
 
 def embedder_of(job: Job, address: str) -> Embedder | None:

@@ -26,7 +26,7 @@ from hmrf_dask.flow.cluster import memory_of_all
 from hmrf_dask.jobs.answers import Given, read_answers
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import Method
-from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample
+from hmrf_dask.jobs.plan_sample import DocumentSample, sample_of
 from hmrf_dask.jobs.reckoning import (
     ITERATION,
     ONCE,
@@ -125,7 +125,7 @@ def plan_job(inputs: Inputs, where: Where, *, sample: int = SAMPLE, tell: Tell =
     given = read_answers(inputs.answers, inputs.job.annotators, inputs.journal)
     with tempfile.TemporaryDirectory(prefix="hmrf-plan-") as folder:
         tell({"step": "read a sample"})
-        documents = read_sample(inputs.segments, inputs.manifest.documents, sample, folder)
+        documents = sample_of(inputs.segments, inputs.manifest.documents, sample, folder)
         began = time.perf_counter()
         pairs = given.with_classes()
         asked = Rehearsed(inputs, documents, folder, tuple(_in_places(pairs, documents)))
@@ -357,5 +357,5 @@ def _assumed(inputs: Inputs, where: Where, sizes: Sizes, rehearsed: int) -> Iter
     if sizes.n_documents > sizes.sample.n_documents:
         yield "the sample has more documents than were counted"
     yield "a first run: later ones read new files alone and begin with the last centroids"
-    if any(one.file is not None and "://" in one.file.url for one in inputs.segments):
+    if any(one.file is None or "://" in one.file.url for one in inputs.segments):
         yield "reading of the store was measured on the sample; writing to it was not"

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmrf_dask.documents.batches import Batch
+from hmrf_dask.documents.batches import Batch, read_batches
 from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.documents.files import DocumentFile
 from hmrf_dask.documents.manifest import Columns
-from hmrf_dask.documents.segments import UNPACKED, DocumentSegment
+from hmrf_dask.documents.segments import DocumentSegment
 from hmrf_dask.documents.streams import WatchedFile, decompressed, open_file, state_of
 from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.storage.remote import explained
@@ -33,15 +33,17 @@ PLACES = 32
 BYTES = 32 * 2**20  # of a sample, at most
 PROBE = 2**18  # bytes that show how long documents are
 FILES = 2_000  # of one document each
+SEGMENTS = 8  # of other sources than files
+UNPACKED = 8  # times its bytes the text of a compressed file has, as a rule
 READ_AT_ONCE = 512  # bytes: what breaks off is lost from there
 MODEST_ROWS = 500  # in a batch, so that a sample ends near where it should
 
 
 @dataclass(frozen=True)
 class Place:
-    """What is read: a segment, or a stretch of the file that it is."""
+    """A stretch of a file that is read: `source` is what readers open."""
 
-    segment: DocumentSegment
+    source: DocumentFile
     n_bytes: int  # of the store that it stands for; 0: the whole file is one document
     whole: bool  # all of the file
 
@@ -79,8 +81,59 @@ class DocumentSample:
         self.records = [self.records[place] for place in order]
 
 
+def sample_of(
+    segments: Sequence[DocumentSegment], columns: Columns, most: int, folder: str
+) -> DocumentSample:
+    """Return at most `most` documents of files, or of other sources where there are any."""
+    files = [one.file for one in segments if one.file is not None]
+    if len(files) == len(segments):
+        return read_sample(files, columns, most, folder)
+    return _of_segments([one for one in segments if one.file is None], most)
+
+
+def _of_segments(segments: Sequence[DocumentSegment], most: int) -> DocumentSample:
+    """Return the first documents of some segments, whose ids are counted for the number of all."""
+    found = DocumentSample(len(segments), sum(one.size for one in segments))
+    n_chosen = min(len(segments), SEGMENTS)
+    chosen = [segments[number * len(segments) // n_chosen] for number in range(n_chosen)]
+    rates, places = list[tuple[int, int]](), list[Place]()
+    for number, segment in enumerate(chosen):
+        share = math.ceil((most - len(found.records)) / (n_chosen - number))
+        n_there = sum(map(len, segment.keys()))
+        began = time.perf_counter()
+        n_read = _read_first(found, segment, share)
+        found.seconds += time.perf_counter() - began
+        found.bytes_read += round(segment.size * n_read / max(n_there, 1))
+        rates.append((n_there, segment.size))
+        places.append(Place(DocumentFile(segment.name, "", segment.size, ""), segment.size, True))
+    if not found.n_read:
+        raise InvalidInputError(
+            f"there must be documents to plan for, got none in {n_chosen} of "
+            f"{len(segments)} segments; see what hmrf-dask check says"
+        )
+    _estimate(found, places, rates)
+    found.shuffle()
+    return found
+
+
+def _read_first(found: DocumentSample, segment: DocumentSegment, share: int) -> int:
+    """Keep about `share` documents of a segment; return how many were read."""
+    n_read = 0
+    with closing(segment.read(rows=max(1, min(share, MODEST_ROWS)))) as batches:
+        for batch in batches:
+            n_read += len(batch.ids)
+            found.n_rejects += len(batch.rejects)
+            found.characters += sum(map(len, batch.texts))
+            found.ids += batch.ids
+            found.records += (encode_lines([one]) for one in _records(batch, segment.columns))
+            if n_read >= share:
+                break
+    found.n_read += n_read
+    return n_read
+
+
 def read_sample(
-    sources: Sequence[DocumentSegment], columns: Columns, most: int, folder: str
+    sources: Sequence[DocumentFile], columns: Columns, most: int, folder: str
 ) -> DocumentSample:
     """Return at most `most` documents; beginnings of some files are copied to a temporary folder.
 
@@ -128,10 +181,9 @@ def _read(found: DocumentSample, place: Place, columns: Columns, share: int) -> 
 
     Rows of Parquet are known without reading them all.
     """
-    file, n_read, n_kept, ended = place.segment.file, 0, 0, True
-    is_cut_short = file is None or file.format == "parquet"
+    is_counted, n_read, n_kept = place.source.format == "parquet", 0, 0
     rows = max(1, min(share, MODEST_ROWS))
-    with closing(place.segment.read(rows=rows)) as batches:
+    with closing(read_batches(place.source, columns, batch_rows=rows)) as batches:
         for batch in batches:
             n_read += len(batch.ids)
             found.n_rejects += len(batch.rejects)
@@ -140,20 +192,16 @@ def _read(found: DocumentSample, place: Place, columns: Columns, share: int) -> 
                 found.ids += batch.ids
                 found.records += (encode_lines([one]) for one in _records(batch, columns))
                 n_kept += len(batch.ids)
-            elif is_cut_short:
-                ended = False
+            elif is_counted:
                 break
     found.n_read += n_read
-    n_there = n_read if ended else _rows_of(place.segment, found.characters / found.n_read)
-    found.bytes_read += round((place.n_bytes or place.segment.size) * n_read / max(n_there, 1))
+    n_there = _rows_of(place.source) if is_counted else n_read
+    found.bytes_read += round((place.n_bytes or place.source.size) * n_read / max(n_there, 1))
     return n_there
 
 
-def _rows_of(segment: DocumentSegment, characters: float) -> int:
-    """Return the rows of a Parquet file, which its last bytes say; of others by their size."""
-    source = segment.file
-    if source is None:
-        return max(1, round(segment.size / max(characters, 1.0)))
+def _rows_of(source: DocumentFile) -> int:
+    """Return the rows of a Parquet file, which its last bytes say."""
     with explained(source.path, "open it"), open_file(source.url, dict(source.options)) as file:
         return int(pq.ParquetFile(pa.PythonFile(file, mode="r")).metadata.num_rows)
 
@@ -181,24 +229,26 @@ def _records(batch: Batch, columns: Columns) -> Iterator[dict[str, Any]]:
 
 
 def _places(
-    sources: Sequence[DocumentSegment], columns: Columns, most: int, folder: str
+    sources: Sequence[DocumentFile], columns: Columns, most: int, folder: str
 ) -> Iterator[Place]:
-    """Yield stretches of files, or segments, spread evenly over the bytes of all."""
-    if sources and all(one.file is not None and one.file.format == "text" for one in sources):
+    """Yield stretches of files, spread evenly over the bytes of all."""
+    if sources and all(source.format == "text" for source in sources):
         n_chosen = min(len(sources), most, FILES)
         for number in range(n_chosen):
             source = sources[number * len(sources) // n_chosen]
-            yield Place(source, source.size if n_chosen == len(sources) else 0, True)
+            whole = n_chosen == len(sources)
+            yield Place(source, source.size if whole else 0, True)
         return
+    total = sum(source.size for source in sources)
     if sum(map(_characters, sources)) <= BYTES:
         yield from (Place(source, source.size, True) for source in sources)
         return
-    total = sum(source.size for source in sources)
     probe = DocumentSample(1, PROBE)
     n_probed = _read(probe, _stretch(sources[0], 0, PROBE, folder), columns, 1)
     size = min(BYTES, round(most * probe.bytes_read / max(n_probed, 1)))
     n_places = min(PLACES, max(len(sources), 8))
-    ends, chosen = np.cumsum([source.size for source in sources]), set[int]()
+    ends = np.cumsum([source.size for source in sources])
+    chosen = set[int]()
     for number in range(n_places):
         first = number * total // n_places
         at = int(np.searchsorted(ends, first, side="right"))
@@ -210,36 +260,26 @@ def _places(
         chosen.add(at)
 
 
-def _characters(source: DocumentSegment) -> int:
-    packed = source.file is not None and source.file.compression != "none"
-    return source.size * (UNPACKED if packed else 1)
+def _characters(source: DocumentFile) -> int:
+    return source.size * (1 if source.compression == "none" else UNPACKED)
 
 
-def _is_cut(source: DocumentSegment) -> bool:
-    file = source.file
-    return file is not None and (file.format, file.compression) == ("jsonl", "none")
+def _is_cut(source: DocumentFile) -> bool:
+    return (source.format, source.compression) == ("jsonl", "none")
 
 
-def _stretch(source: DocumentSegment, inside: int, size: int, folder: str) -> Place:
-    """Return about `size` bytes of a segment; only of JSON Lines they need not be its first."""
-    file = source.file
-    if file is None or file.size <= size or file.format in ("parquet", "builtin"):
-        return Place(source, source.size, True)
+def _stretch(source: DocumentFile, inside: int, size: int, folder: str) -> Place:
+    """Return about `size` bytes of a file; only of JSON Lines they need not be its first."""
+    if source.size <= size or source.format in ("parquet", "builtin"):
+        return Place(replace(source, hash=None), source.size, True)
     if _is_cut(source):
-        stop = min(inside + size, file.size)
-        return Place(
-            _at(source, replace(file, hash=None, span=(inside, stop))), stop - inside, False
-        )
-    size //= UNPACKED if file.compression != "none" else 1
-    return Place(_at(source, _beginning(file, size, folder)), size, False)
+        stop = min(inside + size, source.size)
+        return Place(replace(source, hash=None, span=(inside, stop)), stop - inside, False)
+    packed = UNPACKED if source.compression != "none" else 1
+    return _beginning(source, size // packed, folder)
 
 
-def _at(source: DocumentSegment, file: DocumentFile) -> DocumentSegment:
-    """Return a segment of which another file, or a part of its own, is read."""
-    return replace(source, segment=replace(source.segment, where=file))
-
-
-def _beginning(source: DocumentFile, size: int, folder: str) -> DocumentFile:
+def _beginning(source: DocumentFile, size: int, folder: str) -> Place:
     """Return the first lines of a file that is read from its front, copied."""
     with explained(source.path, "read it"), open_file(source.url, dict(source.options)) as file:
         data = file.read(size)
@@ -254,6 +294,7 @@ def _beginning(source: DocumentFile, size: int, folder: str) -> DocumentFile:
     with open(path, "wb") as copy:
         copy.write(content)
     length, etag = state_of(path, {})
-    return replace(
+    copied = replace(
         source, url=path, size=length, etag=etag, compression="none", hash=None, options=()
     )
+    return Place(copied, size, False)

@@ -106,7 +106,9 @@ def rehearse(
     with warnings.catch_warnings():  # of so few documents they say nothing
         warnings.simplefilter("ignore")
         copied = gather(load_job(address), address)
-        report = run_job(replace(copied, documents=_alone(copied.documents)), tell=mark)
+        # Each file is a pack, and hence a task, of its own however small it is.
+        alone = [one.by_itself() for one in copied.segments]
+        report = run_job(replace(copied, documents=Documents(alone, {})), tell=mark)
     marks.append(("", time.time()))
     seconds = {name: end - begin for (name, begin), (_, end) in pairwise(marks)}
     output = copied.output
@@ -177,16 +179,6 @@ def _n_files() -> int:
     """Return how many files show what threads, or workers, gain: two for each."""
     client = active_client()
     return 2 * (local_threads() if client is None else sum(client.nthreads().values()))
-
-
-def _alone(documents: Documents) -> Documents:
-    """Return documents of which each file is a pack, and hence a task, however small it is."""
-    segments = [
-        replace(one, segment=replace(one.segment, where=replace(one.file, span=(0, one.size))))
-        for one in documents.segments
-        if one.file is not None
-    ]
-    return Documents(segments, documents.listings)
 
 
 def _resolve_models(job: dict[str, Any], base: str) -> None:

@@ -30,16 +30,18 @@ def live_packs(run: JobRun, packs: Sequence[CountedPack]) -> list[CountedPack]:
     The last one stays of documents with one id: deltas follow each other as they were listed.
     """
     flow, live = DaskFlow(), list(packs)
-    tasks = _tasks(flow, run, packs)
-    if not tasks:
+    if not run.inputs.documents.listings:
         return live
-    for number, counts in zip(tasks, flow.compute(list(tasks.values())), strict=True):
+    tasks = _tasks(flow, run, packs)
+    found = flow.compute(list(tasks.values())) if tasks else []
+    for number, counts in zip(tasks, found, strict=True):
         if counts is not None:
             record = PackRecord.of(counts.record, counts.key)
             live[number] = packs[number]._replace(counts=counts, record=record)
     made = [live[number].counts for number in tasks if live[number] is not packs[number]]
-    run.record_made(names_made((), [counts.key for counts in made], ()))
-    flow.compute([flow.lazy(_write, counts, run.place) for counts in made])
+    if made:
+        run.record_made(names_made((), [counts.key for counts in made], ()))
+        flow.compute([flow.lazy(_write, counts, run.place) for counts in made])
     was = {key.pack: key.counts for entry in run.last_files.values() for key in entry.keys}
     return [one._replace(was=was.get(one.record.key, "")) for one in live]
 

@@ -51,8 +51,8 @@ class Setting:
         return f"{self.n_workers}-{self.n_clusters}-{self.megabits // 1000}"
 
     def memory(self, n_features: int) -> float:
-        """Return about how many bytes all processes take: centroids, tables, sums, messages."""
-        return (4 * self.n_workers + 8) * 8.0 * self.n_clusters * n_features
+        """Return about how many bytes all workers take: centroids, tables, sums, messages."""
+        return (5 * self.n_workers + 3) * 8.0 * self.n_clusters * n_features
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def measured(setting: Setting, rows: Path, n_rows: int, seconds_a_row: float) ->
         with dask_processes(folder, 0, secured=["tcp"], places=(first,)) as processes:
             processes.environment |= {SECONDS: repr(asleep), "OMP_NUM_THREADS": "1"}
             for host in others:
-                stand_in = ("--preload", "tests.benchmarks.scale_fit", "--memory-limit", "0")
+                stand_in = ("--preload", "tests.benchmarks.scale_fit", "--memory-limit", "1TB")
                 processes.worker(*stand_in, host=host)
             fit = ("fit", processes.address, str(rows), str(setting.n_clusters), str(MAX_ITER))
             driver = subprocess.Popen(
@@ -138,6 +138,7 @@ def measured(setting: Setting, rows: Path, n_rows: int, seconds_a_row: float) ->
             pids = {"driver": driver.pid, "scheduler": processes.started[0].pid} | started
             with Watch(network.hosts, pids) as watch:
                 printed = driver.communicate()[0]
+            processes.end(seconds=0.0)  # nothing is lost, and workers take long to go
             if driver.returncode:
                 raise RuntimeError(f"the fit of {setting} ended with {driver.returncode}")
     slept = asleep * n_rows / setting.n_workers
@@ -206,13 +207,18 @@ def scale(bench: Bench) -> list[Figure]:
         return [Figure("scale", "iterations on hosts with links of their own", skipped=why)]
     matrix, files, n_rows = planted(bench)
     kernels = {k: kernel_times(matrix, k) for k in {k for k, _ in bench.sizes.scale}}
-    runs = []
+    runs, left_out = [], []
     for (n_clusters, megabits), numbers in bench.sizes.scale.items():
         for n_workers in numbers:
             setting = Setting(n_clusters, n_workers, megabits, bench.sizes.scale_documents)
+            needed = setting.memory(bench.sizes.scale_features)
+            if (here := psutil.virtual_memory().available) < needed:
+                why = f"{needed / 1e9:.0f} GB are needed, {here / 1e9:.0f} are free"
+                left_out.append(Figure(f"scale-{setting.name}", str(setting), skipped=why))
+                continue
             bench.say(str(setting))
             runs.append(measured(setting, files, n_rows, kernels[n_clusters]["compare"]))
-    return figures(bench, runs, kernels)
+    return figures(bench, runs, kernels) + left_out
 
 
 def kernel_times(matrix: Path, n_clusters: int) -> dict[str, float]:

@@ -52,6 +52,7 @@ def dask_setup(_worker: Any) -> None:
     from hmrf_dask.kernels.exact import exact_zero
 
     seconds = float(os.environ[SECONDS])
+    Path("/proc/self/oom_score_adj").write_text("1000")  # of all processes here the first to go
 
     def asleep(rows: Any, _terms: Any, table: Any, labels: Any, **_known: Any) -> tuple[Any, Any]:
         nearest.approximate_table(table, dense=rows.dense)

@@ -30,6 +30,7 @@ from tests.proofs.loop import LOOP_ROWS, Row
 from tests.proofs.million import MILLION_ROWS
 from tests.proofs.owners import OWNER_ROWS
 from tests.proofs.plan import PLAN_ROWS
+from tests.proofs.reading import READING_ROWS
 from tests.proofs.refusals import REFUSAL_ROWS
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +41,7 @@ ROWS = (
     *JOB_ROWS,
     *HOST_ROWS,
     *DATABASE_ROWS,
+    *READING_ROWS,
     *FROZEN_ROWS,
     *HOSTILE_ROWS,
     *FLIP_ROWS,

@@ -46,7 +46,7 @@ def killed() -> Figures:
         for name in TASKS:
             for n_dying in (1, 2):
                 for number in range(1, EACH + 1):
-                    client.wait_for_workers(2, timeout=60)
+                    client.wait_for_workers(2, timeout=180)
                     addresses = sorted(client.scheduler_info()["workers"])[:n_dying]
                     client.run(dies_at, name, number, workers=addresses)
                     same += case.answer(8) == wanted

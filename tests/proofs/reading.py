@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,10 +18,14 @@ from typing import Any
 import numpy as np
 
 from tests.proofs.loop import Figures, Row
-from tests.proofs.measuring import seconds
+from tests.proofs.measuring import MEBIBYTE, Resident, seconds
+from tests.support.faulty_databases import FAULTS, play
+from tests.support.job_corpus import JobCorpus
+from tests.support.job_runs import assigned
+from tests.support.job_runs import run as job_run
 from tests.support.postgres import WAY_OUT, Postgres, programs, run
+from tests.support.tables import NAME, Tickets, taken, write_sql_job
 
-NAME = "TICKETS_URL"
 WORDS, TERMS = 80, 50_000
 CHUNK = 50_000
 QUERY = "SELECT id, text FROM tickets"
@@ -72,7 +77,8 @@ def filled(own: Postgres, folder: Path, n_rows: int) -> None:
 
 
 COUNT = """
-import json, resource, sys, tempfile, time
+import json, sys, tempfile, time
+from pathlib import Path
 import dask
 from distributed import Client, LocalCluster
 from hmrf_dask.documents.manifest import load_manifest
@@ -84,6 +90,10 @@ from hmrf_dask.text.files import Place
 from hmrf_dask.text.vectorise import count_sources
 
 manifest, kind = sys.argv[1:]
+
+def most_memory():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 def counted():
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +107,7 @@ def counted():
         took = time.perf_counter() - began
     return {"seconds": took, "listed": listed, "packs": len(packs),
             "texts": sum(one.n_texts for one in found),
-            "client": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+            "client": most_memory()}
 
 if kind == "threads":
     with dask.config.set(scheduler="threads", num_workers=2):
@@ -166,6 +176,79 @@ def _holds(figures: Figures) -> bool:
     return fast and figures["processes: client MB"] * 10**6 < CLIENT
 
 
+def faults(times: int = 4) -> Figures:
+    """Play every fault some times at moments by chance."""
+    if programs() is None:
+        return {"skipped": f"there is no PostgreSQL: {WAY_OUT}"}
+    with tempfile.TemporaryDirectory() as name, server() as own:
+        return play(own, Path(name), n_documents=300, times=times, seed=19)
+
+
+def _all_whole(figures: Figures) -> bool:
+    ended = [one for kind in FAULTS for one in figures[kind]]
+    return len(ended) >= 20 and {*ended} <= {"done", "exit 75"}
+
+
+def second_night(n_rows: int = 20_000) -> Figures:
+    """Let a night have 1 % new, changed and gone rows; count what the server read for it."""
+    if programs() is None:
+        return {"skipped": f"there is no PostgreSQL: {WAY_OUT}"}
+    with tempfile.TemporaryDirectory() as name, server() as own:
+        return night(own, Path(name), n_rows)
+
+
+def night(own: Postgres, folder: Path, n_rows: int) -> Figures:
+    """Run a job twice, and return what it reports of the second night, and what the server read."""
+    corpus, tickets = JobCorpus(folder), Tickets("postgresql")
+    few = n_rows // 100
+    documents = corpus.draw(n_rows)
+    tickets.make()
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    times = ((first + n * timedelta(minutes=15)).isoformat() for n in range(n_rows))
+    tickets.put([{**one, "updated": at} for one, at in zip(documents, times, strict=True)])
+    corpus.write({"answers.csv": corpus.answers(20)})
+    job = write_sql_job(
+        corpus, {"changed": "updated", "deleted": "closed"}, method={"n_clusters": 3, "n_init": 1}
+    )
+    before = job_run(job)
+    old, now = assigned(before), "2026-10-01T00:00:00+00:00"
+    changed = [{**one, "text": f"{one['text']} again"} for one in documents[:few]]
+    tickets.put([*changed, *corpus.draw(few)], updated=now)
+    gone = ", ".join(f"'{one['id']}'" for one in documents[few : 2 * few])
+    tickets.run(
+        f"UPDATE tickets SET closed = '{now}', updated = '{now}' WHERE id IN ({gone})",
+        "ANALYZE tickets",
+    )
+    own.run("SELECT pg_stat_reset()")
+    after = job_run(job)
+    new = assigned(after)
+    ((of_table, by_index),) = own.run(
+        "SELECT seq_tup_read, coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables"
+    )
+    told = {key: after.documents[key] for key in ("all", "new", "changed", "gone")}
+    same = [one for one in old if one in new and old[one]["cluster"] == new[one]["cluster"]]
+    return {
+        **told,
+        "rows read by scans of the table": of_table,
+        "rows read by the index of changes": by_index,
+        "of the same cluster": f"{len(same)} of {len(old) - few}",
+    }
+
+
+def large_text(n_bytes: int = 10**9) -> Figures:
+    """Read a table with a text of a gigabyte: it is refused by its key, others are read."""
+    if programs() is None:
+        return {"skipped": f"there is no PostgreSQL: {WAY_OUT}"}
+    with server() as own:
+        own.run(
+            "CREATE TABLE tickets AS SELECT 'small' AS id, 'a text' AS text",
+            f"INSERT INTO tickets VALUES ('huge', repeat('x', {n_bytes}))",
+        )
+        source, memory = Tickets("postgresql").source(), Resident()
+        good, bad = taken(source)
+        return {"read": good, "refused": bad, "MiB": memory.growth // MEBIBYTE}
+
+
 READING_ROWS = (
     Row(
         "sql-speed",
@@ -173,5 +256,28 @@ READING_ROWS = (
         "client under 300 MB",
         speed,
         _holds,
+    ),
+    Row(
+        "sql-faults",
+        "connections cut, timeouts, restarts, no disk, changes while rows are read: the same bits "
+        "or 75, and then the same bits",
+        faults,
+        _all_whole,
+    ),
+    Row(
+        "sql-night",
+        "1 % new, 1 % changed, 1 % gone: the server reads these rows alone, each three times",
+        second_night,
+        lambda f: (
+            f["rows read by scans of the table"] == 0
+            and f["rows read by the index of changes"] <= 0.1 * f["all"]
+            and f["new"] == f["changed"] == f["gone"] == f["all"] // 100
+        ),
+    ),
+    Row(
+        "sql-large",
+        "a text of 1 GB among others is refused by its key",
+        large_text,
+        lambda f: f["read"] == {"small": "a text"} and [*f["refused"]] == ["huge"],
     ),
 )

@@ -74,6 +74,17 @@ class DaskProcesses:
         self.started.append(process)
         return process
 
+    def end(self, seconds: float = 20.0) -> None:
+        """End workers, then the scheduler; kill what has not ended after some seconds."""
+        deadline = time.monotonic() + seconds
+        for process in reversed(self.started):
+            process.terminate()  # nothing, where it has ended
+        for process in self.started:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            process.kill()
+            process.wait()
+
     def worker(self, *options: str, host: Host = HERE, **how: str) -> subprocess.Popen[bytes]:
         return self.start("worker", "--nthreads", "1", "--no-nanny", *options, host=host, **how)
 
@@ -96,10 +107,4 @@ def dask_processes(
             processes.worker(host=host)
         yield processes
     finally:
-        for process in processes.started:
-            process.terminate()  # nothing, where it has ended
-        for process in processes.started:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-            process.kill()
-            process.wait()
+        processes.end()

@@ -1,8 +1,8 @@
 """Nights of a job that dies while it publishes: ``-m tests.support.published_jobs JOB N SEED``.
 
-The job publishes into the database of PUBLISHED_URL. Two readers ask it all the time. Each of three
-nights is run by children that are forked before this process has any threads: they are killed by
-SIGKILL at a statement, or at some moment, until a last one ends.
+The job publishes into the database of PUBLISHED_URL. Two readers ask it all the time. N times three
+nights are run by children that are forked before this process has any threads: in each night one is
+killed by SIGKILL, at a statement or at some moment, and another one ends.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ STATE = (
 )
 
 
-def published_jobs(job: Path, n_kills: int, seed: int) -> dict[str, Any]:
+def published_jobs(job: Path, n_times: int, seed: int) -> dict[str, Any]:
     """Kill and resume the nights of a job in a process of its own; return what it printed."""
-    command = [sys.executable, "-m", "tests.support.published_jobs", str(job), str(n_kills)]
+    command = [sys.executable, "-m", "tests.support.published_jobs", str(job), str(n_times)]
     done = subprocess.run([*command, str(seed)], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -104,60 +104,73 @@ def _state(table: str) -> list[Any] | None:
         return None
 
 
-def _read(path: Path, stop: Path) -> None:
+def _read(path: Path, table: Path, stop: Path) -> None:
     """Write down each state that is seen until a file is there, and how often was read."""
     seen: dict[str, int] = {}
     while not stop.exists():
-        state = json.dumps(_state("killed"))
+        state = json.dumps(_state(table.read_text()))
         seen[state] = seen.get(state, 0) + 1
     path.write_text(json.dumps(seen))
 
 
-def _add(job: Path, night: int) -> None:
-    """Let the documents of a night be there, which were put aside before."""
-    for path in sorted(job.parent.glob(f"night-{night}/*")):
-        (job.parent / "documents" / path.name).write_bytes(path.read_bytes())
+def _put(job: Path, night: int) -> None:
+    """Let the documents of all nights so far be there, and no others."""
+    for number in range(2, NIGHTS + 1):
+        for path in job.parent.glob(f"night-{number}/*"):
+            there = job.parent / "documents" / path.name
+            there.unlink(missing_ok=True)
+            if number <= night:
+                there.write_bytes(path.read_bytes())
 
 
-def main(job: Path, n_kills: int, seed: int) -> None:
-    """Play the nights twice: undisturbed, then with kills."""
-    chosen, expected, costs = random.Random(seed), [], []
+def _undisturbed(job: Path) -> list[tuple[int, float, Any]]:
+    """Return of each night how many statements it has, its seconds, and what readers see then."""
+    nights = []
     for night in range(1, NIGHTS + 1):
-        _add(job, night)
+        _put(job, night)
         began = time.monotonic()
         n_statements = _forked(lambda: _run(job, "expected"))
-        costs.append((n_statements, time.monotonic() - began))
-        expected.append(_forked(lambda: _state("expected")))
-    for path in job.parent.glob("night-[23]/*"):
-        (job.parent / "documents" / path.name).unlink()
-    stop, files = job.parent / "stop", [job.parent / f"reader-{one}" for one in (1, 2)]
-    readers = [_beside(lambda file=file: _read(file, stop)) for file in files]
-    ended, killed = [], 0
+        seconds = time.monotonic() - began
+        nights.append((n_statements, seconds, _forked(lambda: _state("expected"))))
+    return nights
+
+
+def main(job: Path, n_times: int, seed: int) -> None:
+    """Play the nights undisturbed, then with kills."""
+    chosen, expected = random.Random(seed), _undisturbed(job)
+    stop, table = job.parent / "stop", job.parent / "table"
+    table.write_text("killed_0")
+    files = [job.parent / f"reader-{one}" for one in (1, 2)]
+    readers = [_beside(lambda file=file: _read(file, table, stop)) for file in files]
+    killed, same = 0, 0
     try:
-        for night in range(1, NIGHTS + 1):
-            _add(job, night)
-            n_statements, seconds = costs[night - 1]
-            for number in range(night - 1, n_kills, NIGHTS):
-                at = chosen.randint(1, n_statements) if number % 2 else 0
+        for number in range(n_times):
+            name = f"killed_{number}"
+            temporary = job.parent / "table.new"
+            temporary.write_text(name)
+            temporary.replace(table)
+            for night, (n_statements, seconds, state) in enumerate(expected, 1):
+                _put(job, night)
+                at = chosen.randint(1, n_statements) if (number + night) % 2 else 0
                 moment = None if at else chosen.uniform(0.1, 0.95) * seconds
-                killed += _forked(lambda at=at: _run(job, "killed", at), moment) is None
-            _forked(lambda: _run(job, "killed"))
-            ended.append(_forked(lambda: _state("killed")))
+                killed += _forked(lambda at=at, name=name: _run(job, name, at), moment) is None
+                _forked(lambda name=name: _run(job, name))
+                same += _forked(lambda name=name: _state(name)) == state
     finally:
         stop.touch()
         for reader in readers:
             os.waitpid(reader, 0)
     seen: dict[str, int] = {}
     for file in files:
-        for state, number in json.loads(file.read_text()).items():
-            seen[state] = seen.get(state, 0) + number
-    whole = {json.dumps(None), *map(json.dumps, expected)}
+        for state, reads in json.loads(file.read_text()).items():
+            seen[state] = seen.get(state, 0) + reads
+    whole = {json.dumps(state) for state in (None, *(state for *_, state in expected))}
     found = {
         "killed": killed,
         "reads": sum(seen.values()),
         "states": len(seen),
         "not whole": [state for state in seen if state not in whole],
-        "same": ended == expected,
+        "same": same,
     }
     sys.stdout.write(json.dumps(found) + "\n")
 

@@ -12,6 +12,7 @@ import yaml
 
 from hmrf_dask.databases.connection import open_database
 from hmrf_dask.documents.manifest import Columns
+from hmrf_dask.documents.segments import DocumentSegment
 from hmrf_dask.documents.sources import Listing
 from hmrf_dask.documents.sql import SqlSource, open_sql
 from tests.support.job_corpus import JobCorpus
@@ -80,6 +81,20 @@ def documents_of(source: SqlSource, listing: Listing | None = None) -> list[dict
         ]
 
 
+def taken(source: SqlSource) -> tuple[dict[str, str], dict[str | None, str]]:
+    """Return texts by id as a job has them, and by id what is wrong with others."""
+    good: dict[str, str] = {}
+    bad: dict[str | None, str] = {}
+    with source.snapshot() as snapshot:
+        for segment in source.segments(snapshot, None).segments:
+            one = DocumentSegment(source, segment, source.columns, snapshot, "tickets")
+            for batch in one.read():
+                assert not {*batch.ids} & {*good}
+                good |= dict(zip(batch.ids, batch.texts, strict=True))
+                bad |= {reject.id: reject.reason for reject in batch.rejects}
+    return good, bad
+
+
 def write_sql_job(corpus: JobCorpus, settings: dict[str, Any] | None = None, **job: Any) -> Path:
     """Write answers, a manifest of the table `tickets`, and a job; return the path of the job."""
     path = corpus.write_job(**job)
@@ -91,10 +106,12 @@ def write_sql_job(corpus: JobCorpus, settings: dict[str, Any] | None = None, **j
     return path
 
 
-POSTGRES = pytest.param("postgresql", marks=pytest.mark.xdist_group("postgres"))
+_GROUP = pytest.mark.xdist_group("postgres")
+# A connection to PostgreSQL takes a twentieth of a second of CPU: most tests make do with SQLite.
+BOTH = [pytest.param("postgresql", marks=_GROUP), "sqlite"]
 
 
-@pytest.fixture(params=[POSTGRES, "sqlite"])
+@pytest.fixture(params=[pytest.param("postgresql", marks=[_GROUP, pytest.mark.long]), "sqlite"])
 def tickets(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Tickets:

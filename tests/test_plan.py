@@ -23,7 +23,7 @@ from hmrf_dask.documents.manifest import base_of, load_manifest
 from hmrf_dask.fit import fitting
 from hmrf_dask.fit.preparation import TaskMemory
 from hmrf_dask.flow.clients import on_threads
-from hmrf_dask.jobs import plan, plan_sample
+from hmrf_dask.jobs import plan, plan_sample, reckoning
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample
 from hmrf_dask.jobs.run_job import run_job
@@ -163,6 +163,7 @@ def test_what_is_rehearsed_whole_is_what_a_fit_finds(
     assert made.total == pytest.approx(sum(made.seconds.values()), abs=0.1)
 
 
+@pytest.mark.long  # four small jobs more
 def test_a_part_is_rehearsed_of_what_is_large(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("SMALL", 80), ("FEW", 20), ("LONGEST", 0.0)):
         monkeypatch.setattr(plan, name, value)
@@ -175,16 +176,16 @@ def test_a_part_is_rehearsed_of_what_is_large(job: Path, monkeypatch: pytest.Mon
 
 
 def test_a_step_is_shared_by_as_many_as_can() -> None:
-    step = plan.StepTime("starts", 1.0, 8.0, most=4)
+    step = reckoning.StepTime("starts", 1.0, 8.0, most=4)
     taken = [step.seconds(workers, rehearsed=2) for workers in (1, 2, 4, 8)]
     assert taken == [17.0, 9.0, 5.0, 5.0]
 
 
 def test_words_grow_as_they_were_seen_to_grow() -> None:
     grown = [(number, round(40 * number**0.6)) for number in (500, 5_000, 20_000)]
-    assert plan.features_of(grown, 10**6) == pytest.approx(40 * (10**6) ** 0.6, rel=0.01)
+    assert reckoning.features_of(grown, 10**6) == pytest.approx(40 * (10**6) ** 0.6, rel=0.01)
     ends = [(500, 9_800), (5_000, 31_000), (20_000, 45_000)]  # of 50,000 words
-    assert 45_000 < plan.features_of(ends, 10**6) < 80_000
+    assert 45_000 < reckoning.features_of(ends, 10**6) < 80_000
 
 
 def test_the_command_says_it_as_a_page_and_ends_as_a_run_would(

@@ -57,7 +57,7 @@ def test_a_table_gives_the_release_of_files_bit_for_bit(tickets: Tickets, tmp_pa
 
 @pytest.mark.parametrize(
     "settings",
-    [*long({}, {"changed": "updated"}), DELETED],
+    [*long({}), {"changed": "updated"}, *long(DELETED)],
     ids=["hashes", "changed", "deleted"],
 )
 def test_a_second_night_tells_new_changed_and_gone(
@@ -86,6 +86,10 @@ def test_a_second_night_tells_new_changed_and_gone(
     assert gone in before
     assert gone not in assigned(second)
     assert run(job).status == "up to date"
+    if settings.keys() == {"changed"}:
+        tickets.run(f"DELETE FROM tickets WHERE id = '{documents[11]['id']}'")
+        assert run(job).documents["gone"] == 1
+        assert run(job).status == "up to date"
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,20 @@ def test_a_row_that_changes_twice_on_one_day_is_read_again(tickets: Tickets) -> 
     assert changed_since(source, after) == after
 
 
+def test_a_night_on_which_rows_are_only_deleted_has_something_to_do(tickets: Tickets) -> None:
+    tickets.make()
+    tickets.put(FEW[:20])
+    source = tickets.source(changed="updated")
+    before = listed(source)
+    assert changed_since(source, before) == before
+    tickets.run("DELETE FROM tickets WHERE id = 't 003'")
+    after = changed_since(source, before)
+    (delta,) = after.segments[len(before.segments) :]
+    assert (delta.size, delta.is_delta, after.compares_keys) == (0, True, True)
+    assert documents_of(source, replace(after, segments=(delta,))) == []
+    assert changed_since(source, after) == after
+
+
 def test_a_transaction_that_ends_late_is_not_missed(made: str) -> None:
     from adbc_driver_postgresql import dbapi
 

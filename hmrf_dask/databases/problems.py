@@ -68,6 +68,7 @@ _TEXTS: Final[tuple[tuple[str, _Kind], ...]] = (
     (r"attempt to write|permission denied|readonly", _RIGHTS),
     (r"unable to open|failed to open|not a database", _LOGIN),
     (r"no such (table|column|function)|syntax error|ambiguous column|NOT_FOUND", _STATEMENT),
+    (r"must be set before any query", _STATEMENT),
     (r"malformed|Type mismatch", _CONTENT),
     (r"terminating|canceling|out of memory|serialize|recovery|shutting down|starting up", _LATER),
     (r"connection|server closed|could not translate|timeout|locked|disk I/O|SSL", _LATER),

@@ -162,6 +162,10 @@ class KeyedQuery(ABC):
     def moment(self) -> str | int | None:
         """Return the value of `changed` from which on rows are read the next time."""
 
+    @abstractmethod
+    def keys(self) -> str:
+        """Return a text that is another one where other rows are there, whatever they hold."""
+
     # ---- conditions and columns
 
     def document_id(self) -> str:

@@ -132,6 +132,12 @@ class PostgresQuery(KeyedQuery):
         found = self._database.rows(select)[0][0]
         return None if found is None else str(found)
 
+    def keys(self) -> str:
+        """Return how many keys there are, and the sum of their hashes."""
+        hashed = f"hashtextextended({self._text(self.document_id())}, 0)"
+        found = self._database.rows(f"SELECT count(*), sum({hashed})::text {self._from}")
+        return " ".join(map(str, found[0]))
+
     def _stream(
         self, wanted: Mapping[str, str], condition: str, n_rows: int
     ) -> Iterator[pa.RecordBatch]:

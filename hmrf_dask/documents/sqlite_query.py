@@ -107,6 +107,13 @@ class SqliteQuery(KeyedQuery):
         held = self._held().values()
         return " || ' ' || ".join(f"quote(CAST({one} AS BLOB))" for one in held)
 
+    def keys(self) -> str:
+        """Return a hash of all keys."""
+        hashed = _Hash()
+        for batch in self._stream({'"h0"': self.document_id()}, self._within(Range()), 10_000):
+            hashed.update(batch)
+        return hashed.digest()
+
     def fingerprints(
         self, bounds: Sequence[Bound], ranges: Sequence[Range]
     ) -> dict[int, Fingerprint]:

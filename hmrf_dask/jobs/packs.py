@@ -429,11 +429,11 @@ def hashes_of(batch: Batch) -> pa.Array:
     (False, True)
     """
     more = [column[name] for column in (batch.columns, batch.extra, batch.kept) for name in column]
-    values = [map(repr, values) for values in zip(*more, strict=True)] or [()] * len(batch.ids)
-    rows = zip(batch.ids, batch.texts, values, strict=True)
     hashes = [
-        blake2b("\0".join((one, text, *known)).encode(errors="surrogatepass"), digest_size=8)
-        for one, text, known in rows
+        blake2b(
+            "\0".join((one, text, *map(repr, known))).encode(errors="surrogatepass"), digest_size=8
+        )
+        for one, text, *known in zip(batch.ids, batch.texts, *more, strict=True)
     ]
     if batch.embeddings is not None:
         for one, vector in zip(hashes, batch.embeddings, strict=True):

@@ -193,4 +193,5 @@ def _read_ready(key: str, place: Place) -> Iterator[Hashes]:
 
 
 def _hashes(place: Place, name: str) -> Hashes:
-    return read_hashed(place.storage, name, decode_parquet)["hash"].to_numpy()
+    found: Hashes = read_hashed(place.storage, name, decode_parquet)["hash"].to_numpy()
+    return found

@@ -30,6 +30,7 @@ from hmrf_dask.tasks.cluster_totals import Clusters
 from hmrf_dask.tasks.model import Model
 from tests.support.cases import FITS
 from tests.support.fits import Case, scheduled, text_case
+from tests.support.long_cases import long
 from tests.support.owners import dies_at, forgetful, watched_driver
 
 SMALL = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
@@ -78,7 +79,7 @@ def test_nothing_of_the_size_of_centroids_passes_through_the_driver(
     assert other.cluster_centers_.tobytes() == model.cluster_centers_.tobytes()
 
 
-@pytest.mark.parametrize("after", [3, 20])
+@pytest.mark.parametrize("after", [3, *long(20)])
 def test_what_owners_lose_is_made_again_from_the_last_commit(owned: Client, after: int) -> None:
     with forgetful(after) as asked:
         assert CASE.answer(3) == answer(CASE)
@@ -98,6 +99,8 @@ def test_owners_that_are_lost_again_and_again(
     ) as e:
         CASE.fitted(3)
     assert e.value.exit_code == 75
+    owned.run(int)
+    assert not tasks._held  # though the error is here, and all that was in its frames
 
 
 @pytest.mark.long

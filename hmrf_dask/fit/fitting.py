@@ -234,10 +234,14 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Tell) -> Fitt
     rows = CorpusRows(corpus.blocks, corpus.row_counts, work.row_bytes, work.slices, dense)
     problem = lay_out(flow, settings, asked.distortion, extent, rows, linked)
     engine = Engine(flow, problem, run, owners=owners_for(flow, problem))
-    # Between passes the driver alone is at work.
-    with threads_allowed(local_threads()), buffers_kept():
-        journal, fit, state, stop = _to_the_end(work, engine, progress)
-        flow.settle()
+    try:  # between passes the driver alone is at work
+        with threads_allowed(local_threads()), buffers_kept():
+            journal, fit, state, stop = _to_the_end(work, engine, progress)
+            flow.settle()
+    except BaseException:  # Ctrl-C in a notebook keeps the frame, and the frame keeps the owners
+        if engine.owners is not None:
+            engine.owners.leave()
+        raise
     stop = stop or UNFINISHED
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
     if run.final() is None:

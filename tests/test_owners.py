@@ -151,7 +151,7 @@ def test_workers_that_die_as_owners(process_client: Client, name: str, n_dying: 
     pids = process_client.run(os.getpid, workers=addresses)
     big = text_case(n_rows=120, n_features=70_000, n_clusters=3, n_pairs=60, init="random")
     with dask.config.set({"hmrf.owners": 2}):
-        process_client.run(dies_at, name, 3, workers=addresses)
+        process_client.run(dies_at, name, 2, workers=addresses)
         assert big.answer(3) == answer(big)
     process_client.wait_for_workers(2, timeout=60)
     assert not set(pids.values()) & set(process_client.run(os.getpid).values())

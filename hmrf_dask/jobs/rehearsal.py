@@ -16,7 +16,7 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.documents.manifest import base_of
@@ -192,6 +192,10 @@ def _resolve_models(job: dict[str, Any], base: str) -> None:
 # ---- what it showed
 
 
+# By the event that ends it; BEGINNING is the first labels, a warm-up, what follows a fit.
+_PART_OF: Final = {"start": SURVEY, "candidate": STARTS, "chosen start": STARTS}
+
+
 @dataclass(frozen=True)
 class _FitTimes:
     """The seconds of a fit by its parts, and of each iteration and round."""
@@ -210,17 +214,13 @@ class _FitTimes:
         for event in events:
             now = datetime.fromisoformat(event["time"]).timestamp()
             took, last = now - last, now
-            kind, phase = event["event"], event.get("phase")
-            if kind == "start":
-                parts[SURVEY] += took
-            elif kind in ("candidate", "chosen start"):
-                parts[STARTS] += took
-            elif kind == "iteration" and phase == "fit" and event["iteration"] > 1:
+            is_iteration, phase = event["event"] == "iteration", event.get("phase")
+            if is_iteration and phase == "fit" and event["iteration"] > 1:
                 iterations.append(took)
-            elif kind == "iteration" and phase == "refine":
+            elif is_iteration and phase == "refine":
                 rounds.append(took)
-            else:  # the first labels, a warm-up, what follows a fit
-                parts[BEGINNING] += took
+            else:
+                parts[_PART_OF.get(event["event"], BEGINNING)] += took
         parts[ENDING] = max(0.0, seconds - (last - began))
         return _FitTimes(parts, iterations, rounds)
 

@@ -121,7 +121,9 @@ def test_documents_are_estimated_from_a_part_of_their_bytes(
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
-    return JobCorpus(folder).write_all(n_documents=120, n_pairs=30)
+    (folder / "a.db").touch()
+    target = {"table": "clusters", "url_env": "CLUSTERS_URL"}
+    return JobCorpus(folder).write_all(n_documents=120, n_pairs=30, publish={"sql": target})
 
 
 def planned(job: Path) -> plan.Plan:
@@ -131,12 +133,14 @@ def planned(job: Path) -> plan.Plan:
 
 @pytest.fixture(scope="module")
 def made(job: Path) -> Iterator[plan.Plan]:
-    """The plan of a job that is small, and that nothing is left of it."""
+    """The plan of a job that is small; nothing is left of it, and readers see nothing of it."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as scratch:
         patch.setattr(tempfile, "tempdir", scratch)
+        patch.setenv("CLUSTERS_URL", f"sqlite:///{job.parent}/a.db")
         before = sorted(job.parent.rglob("*"))
         yield planned(job)
         assert sorted(job.parent.rglob("*")) == before
+        assert not (job.parent / "a.db").stat().st_size, "a rehearsal was published"
         assert not list(Path(scratch).glob("hmrf-plan-*"))
 
 
@@ -145,7 +149,9 @@ def test_what_is_rehearsed_whole_is_what_a_fit_finds(
 ) -> None:
     tasks: list[TaskMemory] = []
     monkeypatch.setattr(fitting, "check_memory", tasks.extend)
-    inputs = gather(load_job(str(job), {"output": str(tmp_path / "out")}), str(job))
+    inputs = gather(
+        load_job(str(job), {"output": str(tmp_path / "out"), "publish": None}), str(job)
+    )
     with on_threads(2):
         report = run_job(inputs)
     assert made.documents["estimated"] == report.documents["all"]

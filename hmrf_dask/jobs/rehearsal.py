@@ -37,6 +37,8 @@ FIT = "fit"
 SURVEY, STARTS, BEGINNING = "survey the rows", "run the starts", "label all rows"
 ENDING = "end the fit"
 CENTROIDS = ("model", "state")  # folders with files of K × d numbers
+# Settings of a job that are left out: readers of a database must not see clusters of a sample.
+_NOT_REHEARSED: Final = {"annotators", "cluster", "mode", "names", "private", "publish"}
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def _written(
         "resources": [{"name": "sample", "path": "documents/*.jsonl"}],
         "documents": inputs.manifest.documents.model_dump(mode="json", exclude_unset=True),
     }
-    left_out = {"answers", "annotators", "cluster", "names", "private", "mode", "manifest"}
+    left_out = {*_NOT_REHEARSED, "answers", "manifest"}
     job = inputs.job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=left_out)
     job |= {"$schema": "hmrf-dask/job/v1", "manifest": "manifest.yaml", "output": "out"}
     job["on_bad_record"] = "quarantine"

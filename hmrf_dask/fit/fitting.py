@@ -266,7 +266,7 @@ def _to_the_end(
             committed = journal.committed
             if engine.owners is None or losses > MOST_LOSSES:
                 raise
-            log.info("%s", error)
+            log.info("%s", str(error).partition("; ")[0])  # nobody needs to run anything again
             engine.owners.move()
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,13 +21,14 @@ from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.documents.files import list_files
-from hmrf_dask.documents.manifest import base_of, load_manifest
+from hmrf_dask.documents.manifest import SCHEMA, Manifest, base_of, load_manifest
+from hmrf_dask.documents.segments import list_documents
 from hmrf_dask.fit import fitting
 from hmrf_dask.fit.preparation import TaskMemory
 from hmrf_dask.flow.clients import on_threads
 from hmrf_dask.jobs import plan, plan_sample, reckoning
 from hmrf_dask.jobs.inputs import gather, load_job
-from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample
+from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample, sample_of
 from hmrf_dask.jobs.run_job import run_job
 from tests.support.job_corpus import JobCorpus
 
@@ -116,6 +119,21 @@ def test_documents_are_estimated_from_a_part_of_their_bytes(
         assert 0 < part.error < 0.2 * n_documents
     kept = [json.loads(line) for line in part.lines(0, 3).splitlines()]
     assert [one["id"] for one in kept] == part.ids[:3]
+
+
+def test_files_next_to_a_table_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database, database:
+        database.execute("CREATE TABLE notes (id TEXT PRIMARY KEY, text TEXT)")
+        rows = [(f"t{number}", "a note") for number in range(30)]
+        database.executemany("INSERT INTO notes VALUES (?, ?)", rows)
+    monkeypatch.setenv("NOTES_URL", f"sqlite:///{tmp_path}/a.db")
+    sql = {"query": "select id, text from notes", "url_env": "NOTES_URL", "key": "id"}
+    (tmp_path / "a.csv").write_text("id,text\nf1,a file\nf2,of two\n")
+    resources = [{"name": "files", "path": "a.csv"}, {"name": "table", "sql": sql}]
+    manifest = Manifest.model_validate({"$schema": SCHEMA, "name": "n", "resources": resources})
+    with closing(list_documents(manifest, str(tmp_path))) as documents:
+        found = sample_of(documents.segments, manifest.documents, 100, str(tmp_path))
+    assert (found.n_documents, found.complete) == (32, True)
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ SEGMENT_BYTES: Final = 64 * 2**20
 SEGMENT_ROWS: Final = 100_000
 _AS_LISTED = "as listed"
 _MOST_IDS = 1_000  # that are asked for by name; of more the whole segment is read
-_SMALL = 8  # times smaller than they should be: segments that are then cut anew
+_SMALL = 8  # times smaller than they should be: segments that are then cut again
 
 
 def _as_list(value: Any) -> Any:
@@ -216,8 +216,8 @@ class SqlSource(Source):
         with self._opened(snapshot) as query:
             try:
                 for batch in query.read(where, names, named, rows, stamp):
-                    if not where.nulls:
-                        last = self._refuse_repeated(batch.column(place), last)
+                    keys = batch.column(place)
+                    last = None if where.nulls else self._refuse_repeated(keys, last)
                     yield batch
             except ChangedError:
                 raise SourceUnavailableError(

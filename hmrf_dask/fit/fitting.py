@@ -280,7 +280,7 @@ def _to_the_end(
                     f"{losses} times after commit {committed} ({error}); see why they die (for "
                     f"want of memory?), and {AGAIN}"
                 ) from error
-            log.info("%s", error)
+            log.info("%s", str(error).partition("; ")[0])  # nobody needs to run anything again
             engine.owners.move()
 
 

@@ -33,7 +33,7 @@ from hmrf_dask.flow.clients import (
     patience,
     setting,
 )
-from hmrf_dask.flow.crew import crew_of
+from hmrf_dask.flow.worker_count import worker_count_of
 from hmrf_dask.kernels.compiled import kernel_path, path_differences
 from hmrf_dask.storage.remote import signs_of_life, store_traffic
 
@@ -151,7 +151,7 @@ def _wait(
     from distributed import wait as wait_for_futures
 
     watch = Watch(client, keys, needed)
-    if crew_of(client).is_due:
+    if worker_count_of(client).is_due:
         watch.look(0)
     lost = f"the scheduler must stay, got {watch.address} gone, or the work cancelled"
     while not any(future.status == "error" for future in futures):
@@ -224,7 +224,7 @@ class Watch:
         self._keys = frozenset(map(str, keys))
         self._asked = list(keys)
         self._progress = self._took_work = self._noticed = self._answered = time.monotonic()
-        self._crew = crew_of(client)
+        self._worker_count = worker_count_of(client)
         self._done = 0
         self._transfers = -1
         self._statuses: dict[Any, Any] | None = None
@@ -246,7 +246,7 @@ class Watch:
         for name, state in self._states.items():
             if self._heard.get(name, (None,))[0] != state.last_seen:
                 self._heard[name] = state.last_seen, now
-        self._crew.check(len(found), self.address)
+        self._worker_count.check(len(found), self.address)
         works = self._lives_go_on(now)
         self._judge(ended or works or self._tasks_end())
         self._check_taken(ended)

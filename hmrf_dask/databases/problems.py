@@ -26,7 +26,7 @@ class _Kind(NamedTuple):
 
 
 _LATER: Final = _Kind(SourceUnavailableError, "run again later")
-_ROOM: Final = _Kind(SourceUnavailableError, "make room on the server, then run again")
+_FULL: Final = _Kind(SourceUnavailableError, "make room on the server, then run again")
 _SLOW: Final = _Kind(SourceUnavailableError, "run again when less is going on, or raise timeout")
 _LOGIN: Final = _Kind(ConfigurationError, "correct the address, the role or its password")
 _RIGHTS: Final = _Kind(ConfigurationError, "give the role the right, or correct the statement")
@@ -48,8 +48,8 @@ _STATES: Final[Mapping[str, _Kind]] = {
     "42": _STATEMENT,
     "42501": _RIGHTS,
     "53": _LATER,
-    "53100": _ROOM,
-    "53400": _ROOM,
+    "53100": _FULL,
+    "53400": _FULL,
     "54": _CONTENT,
     "55": _LATER,
     "57": _LATER,
@@ -61,7 +61,7 @@ _STATES: Final[Mapping[str, _Kind]] = {
 # Where there is no SQLSTATE: while connecting, while rows come in, and of SQLite.
 _TEXTS: Final[tuple[tuple[str, _Kind], ...]] = (
     (r"statement timeout|lock timeout", _SLOW),
-    (r"No space left|could not (write|extend)|temp_file_limit|disk is full", _ROOM),
+    (r"No space left|could not (write|extend)|temp_file_limit|disk is full", _FULL),
     (r"authentication failed|no password|no pg_hba|role \S+ |database \S+ does not", _LOGIN),
     (r"invalid (URI|connection option|port|percent-encoded|\w+ value)|service file", _LOGIN),
     (r"definition of|IPv6 host address|unexpected (spaces|character)", _LOGIN),

@@ -48,7 +48,7 @@ SEGMENT_ROWS: Final = 100_000
 _AS_LISTED = "as listed"
 _MOST_IDS = 1_000  # that are asked for by name; of more the whole segment is read
 _NO_ROWS: Final = Segment("", 0, "0:", {})
-_SMALL = 8  # times smaller than they should be: segments that are then cut anew
+_SMALL = 8  # times smaller than they should be: segments that are then cut again
 
 
 def _as_list(value: Any) -> Any:
@@ -237,8 +237,8 @@ class SqlSource(Source):
         with self._opened(snapshot) as query:
             try:
                 for batch in query.read(where, names, named, rows, stamp):
-                    if not where.nulls:
-                        last = self._refuse_repeated(batch.column(place), last)
+                    keys = batch.column(place)
+                    last = None if where.nulls else self._refuse_repeated(keys, last)
                     yield batch
             except ChangedError:
                 raise SourceUnavailableError(

@@ -193,7 +193,7 @@ class _Hash:
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Take rows in."""
-        n_hashes = 2 * batch.num_columns  # lengths and bytes lie in batches apart from each other
+        n_hashes = 2 * batch.num_columns  # lengths and bytes lie in separate batches
         self._hashes = self._hashes or [hashlib.blake2b(digest_size=16) for _ in range(n_hashes)]
         for number, column in enumerate(batch.columns):
             lengths = pc.fill_null(pc.binary_length(column.cast(pa.large_binary())), -1)

@@ -1,4 +1,4 @@
-"""Documents that deltas of a source have anew, or say are gone: left out, with nothing read again.
+"""Documents that deltas of a source give again, or say are gone: left out, with nothing read again.
 
 What a pack was counted of stays as it is. Where a later delta has some of its documents, counts of
 the others take their place: the same files, and the numbers of the texts that are left out.

@@ -273,14 +273,14 @@ def _to_the_end(
             return journal, *_iterate(work, engine, journal)
         except LostOwnerError as error:
             losses = 1 if journal.committed > committed else losses + 1
-            committed = journal.committed
+            committed, what = journal.committed, str(error).partition("; ")[0]
             if engine.owners is None or losses > MOST_LOSSES:
                 raise ClusterError(
                     "workers that own clusters must stay for an iteration, got them lost "
-                    f"{losses} times after commit {committed} ({error}); see why they die (for "
-                    f"want of memory?), and {AGAIN}"
+                    f"{losses} times after commit {committed} ({what}); see why they die (for want "
+                    f"of memory?), and {AGAIN}"
                 ) from error
-            log.info("%s", str(error).partition("; ")[0])  # nobody needs to run anything again
+            log.info("%s", what)  # nobody needs to run anything again
             engine.owners.move()
 
 

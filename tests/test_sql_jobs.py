@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.documents import sql
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs import plan
+from hmrf_dask.jobs.inputs import Inputs
 from tests.proofs.reading import night
 from tests.support.faulty_databases import FAULTS, Faults
 from tests.support.job_corpus import JobCorpus
@@ -34,6 +39,21 @@ def of_files(folder: Path, documents: list[dict[str, Any]], job: dict[str, Any])
     return run(corpus.write_job(**job))
 
 
+def read_by_plan(job: Path, patch: pytest.MonkeyPatch) -> int:
+    """Return how many documents `hmrf-dask plan` has to read, all that it is given."""
+    seen = []
+
+    def read_all(inputs: Inputs, *_: Any, **__: Any) -> None:
+        """Read what a plan would, instead of rehearsing it."""
+        seen.extend(name for one in inputs.segments for batch in one.read() for name in batch.ids)
+        raise InvalidInputError("that is enough")
+
+    patch.setattr(plan, "plan_job", read_all)
+    ended = CliRunner().invoke(hmrf, ["plan", str(job), "--threads", "1"])
+    assert "that is enough" in ended.output
+    return len(seen)
+
+
 def same(one: Any, other: Any) -> None:
     """Require the same assignments, J and vocabulary."""
     assert assigned(one) == assigned(other)
@@ -58,7 +78,7 @@ def test_a_table_gives_the_release_of_files_bit_for_bit(tickets: Tickets, tmp_pa
     ids=["hashes", "changed", "deleted"],
 )
 def test_a_second_night_tells_new_changed_and_gone(
-    tickets: Tickets, tmp_path: Path, settings: dict[str, str]
+    tickets: Tickets, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = JobCorpus(tmp_path / "tables")
     documents = corpus.draw(300)
@@ -82,6 +102,7 @@ def test_a_second_night_tells_new_changed_and_gone(
     assert gone in before
     assert gone not in assigned(second)
     assert run(job).status == "up to date"
+    assert read_by_plan(job, monkeypatch) == 302
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,12 @@ _CONTENT: Final = _Kind(InvalidInputError, "correct the row, or leave it out by 
 # By the beginning of an SQLSTATE, the longest that fits.
 _STATES: Final[Mapping[str, _Kind]] = {
     "08": _LATER,
+    "0A": _STATEMENT,
     "21": _STATEMENT,
     "22": _CONTENT,
     "23": _CONTENT,
     "25": _LATER,
+    "25001": _STATEMENT,
     "25006": _RIGHTS,
     "28": _LOGIN,
     "3D": _LOGIN,
@@ -61,10 +63,12 @@ _TEXTS: Final[tuple[tuple[str, _Kind], ...]] = (
     (r"statement timeout|lock timeout", _SLOW),
     (r"No space left|could not (write|extend)|temp_file_limit|disk is full", _FULL),
     (r"authentication failed|no password|no pg_hba|role \S+ |database \S+ does not", _LOGIN),
-    (r"invalid (URI|connection option|port|percent-encoded)|service file|definition of", _LOGIN),
+    (r"invalid (URI|connection option|port|percent-encoded|\w+ value)|service file", _LOGIN),
+    (r"definition of|IPv6 host address|unexpected (spaces|character)", _LOGIN),
     (r"attempt to write|permission denied|readonly", _RIGHTS),
     (r"unable to open|failed to open|not a database", _LOGIN),
     (r"no such (table|column|function)|syntax error|ambiguous column|NOT_FOUND", _STATEMENT),
+    (r"must be set before any query", _STATEMENT),
     (r"malformed|Type mismatch", _CONTENT),
     (r"terminating|canceling|out of memory|serialize|recovery|shutting down|starting up", _LATER),
     (r"connection|server closed|could not translate|timeout|locked|disk I/O|SSL", _LATER),
@@ -156,7 +160,5 @@ def _said(error: Exception) -> str:
     "invalid URI query parameter: 'foo'"
     """
     text = _AROUND.sub("", str(error), count=1)
-    text = re.split(r"\n\s*(?:LINE \d|Query was|query:|CONTEXT:|Is the server)|\. SQLSTATE", text)[
-        0
-    ]
+    text = _BEHIND.split(text, maxsplit=1)[0]
     return " ".join(text.split())[:_LONGEST] or type(error).__name__

@@ -6,9 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.show import _reported, _since
 from hmrf_dask.documents import sql
+from hmrf_dask.errors import InvalidInputError
+from hmrf_dask.jobs import plan
+from hmrf_dask.jobs.inputs import Inputs
 from tests.proofs.reading import night
 from tests.support.faulty_databases import FAULTS, Faults
 from tests.support.job_corpus import JobCorpus
@@ -33,6 +38,21 @@ def of_files(folder: Path, documents: list[dict[str, Any]], job: dict[str, Any])
     corpus.write(corpus.files(documents))
     corpus.write({"answers.csv": corpus.answers(20)})
     return run(corpus.write_job(**job))
+
+
+def read_by_plan(job: Path, patch: pytest.MonkeyPatch) -> int:
+    """Return how many documents `hmrf-dask plan` has to read, all that it is given."""
+    seen = []
+
+    def read_all(inputs: Inputs, *_: Any, **__: Any) -> None:
+        """Read what a plan would, instead of rehearsing it."""
+        seen.extend(name for one in inputs.segments for batch in one.read() for name in batch.ids)
+        raise InvalidInputError("that is enough")
+
+    patch.setattr(plan, "plan_job", read_all)
+    ended = CliRunner().invoke(hmrf, ["plan", str(job), "--threads", "1"])
+    assert "that is enough" in ended.output
+    return len(seen)
 
 
 def same(one: Any, other: Any) -> None:
@@ -86,6 +106,7 @@ def test_a_second_night_tells_new_changed_and_gone(
     assert gone in before
     assert gone not in assigned(second)
     assert run(job).status == "up to date"
+    assert read_by_plan(job, monkeypatch) == 302
     if settings.keys() == {"changed"}:
         tickets.run(f"DELETE FROM tickets WHERE id = '{documents[11]['id']}'")
         assert run(job).documents["gone"] == 1

@@ -289,8 +289,8 @@ def suggest_k(
         from hmrf_dask.jobs.inputs import gather, load_job
         from hmrf_dask.jobs.suggest import suggest_for
 
-        inputs = gather(load_job(job_file), job_file)
-        with connected_to(way, inputs.job.cluster):
+        inputs = gather(load_job(job_file), job_file, 0)  # as a first run lists documents
+        with closing(inputs.documents), connected_to(way, inputs.job.cluster):
             result = suggest_for(inputs, Span(least, most), scratch=scratch, tell=tell)
     print_result(result, as_json=as_json, quiet=quiet)
 

@@ -77,7 +77,7 @@ def plan(
         from hmrf_dask.jobs.inputs import gather, load_job
         from hmrf_dask.jobs.plan import Where, plan_job
 
-        inputs = gather(load_job(job_file), job_file)
+        inputs = gather(load_job(job_file), job_file, 0)  # as a first run lists documents
         way, workers = _way(where, inputs.job.cluster)
         here = {way: min(workers, psutil.cpu_count() or 1)}
         with closing(inputs.documents), connected_to(here):

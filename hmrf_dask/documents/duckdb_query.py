@@ -98,18 +98,17 @@ class DuckdbQuery(KeyedQuery):
         return " || ".join(f"coalesce(strlen({one}) || ':' || {one}, '-')" for one in texts)
 
     def _mark(self) -> str:
-        held = [self.document_id(), self._changed or "NULL", self._gone or "NULL"]
-        return f"md5({self._joined(held)})"
+        return f"md5({self._joined(list(self._held().values()))})"
 
     def _hash(self) -> str:
-        """Return a hash of what a row holds, or of when it changed where somebody says so.
+        """Return a hash of what a row holds: MD5, as that of DuckDB may change."""
+        return f"md5_number_lower({self._joined(list(self._held().values()))})"
 
-        It is of MD5: DuckDB's own may be another one in its next release.
-        """
-        held = [self._expression(one) for one in self._columns.in_order if one is not None]
-        if self._changed:
-            held = [self.document_id(), self._changed, self._gone or "NULL"]
-        return f"md5_number_lower({self._joined(held)})"
+    def keys(self) -> str:
+        """Return how many keys there are, and the sum of their hashes."""
+        hashed = f"md5_number_lower({self._joined([self.document_id()])})"
+        found = self._database.rows(f"SELECT count(*), CAST(sum({hashed}) AS VARCHAR) {self._from}")
+        return " ".join(map(str, found[0]))
 
     def fingerprints(
         self, bounds: Sequence[Bound], ranges: Sequence[Range]

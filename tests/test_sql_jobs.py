@@ -25,8 +25,6 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few rows be several segments."""
     monkeypatch.setattr(sql, "SEGMENT_ROWS", 25)
     monkeypatch.setattr("hmrf_dask.documents.sqlite_query._OVERLAP_ROWS", 2)
-    # The newest rows are read again on the next night, and are no other ones.
-    monkeypatch.setattr("hmrf_dask.documents.keyed_query._MOST_MARKS", 0)
 
 
 def of_files(folder: Path, documents: list[dict[str, Any]], job: dict[str, Any]) -> Any:
@@ -61,8 +59,10 @@ def test_a_table_gives_the_release_of_files_bit_for_bit(tickets: Tickets, tmp_pa
     ids=["hashes", "changed", "deleted"],
 )
 def test_a_second_night_tells_new_changed_and_gone(
-    tickets: Tickets, tmp_path: Path, settings: dict[str, str]
+    tickets: Tickets, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The newest rows are read again on the next night, and are no other ones.
+    monkeypatch.setattr("hmrf_dask.documents.keyed_query._MARKS_CHARACTERS", 0)
     corpus = JobCorpus(tmp_path / "tables")
     documents = corpus.draw(300)
     tickets.make()

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from hmrf_dask.databases.duckdb_files import close_duckdb, connect_duckdb
 from hmrf_dask.databases.problems import explained
 from hmrf_dask.databases.statements import literal
 from hmrf_dask.errors import ConfigurationError
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]{0,199}"
 TIMEOUT: Final = 1800.0  # seconds that a statement may take
 _LOCK_TIMEOUT = 30.0  # seconds that one may wait for others
+_DIALECTS = ("postgresql", "sqlite", "duckdb")
 _BATCH_BYTES = 4 * 2**20
-_FORMS = "postgresql://host/name or sqlite:///tickets.db"
+_FORMS = "postgresql://host/name, sqlite:///tickets.db or duckdb:///tickets.duckdb"
 # Of an address that does not say otherwise: a dead network is noticed in minutes, not hours.
 _PATIENCE = {
     "connect_timeout": "20",
@@ -85,7 +87,7 @@ def dialect_of(url: str) -> str | None:
     ('postgresql', 'sqlite', None)
     """
     scheme = url.partition("://")[0] if "://" in url else ""
-    return {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}.get(scheme)
+    return {"postgres": "postgresql"}.get(scheme, scheme if scheme in _DIALECTS else None)
 
 
 class Database:
@@ -143,6 +145,8 @@ class Database:
     def _options(self, rows: int) -> dict[str, Any]:
         if self.dialect == "sqlite":
             return {"adbc.sqlite.query.batch_rows": rows}
+        if self.dialect == "duckdb":
+            return {}  # its batches have 2,048 rows
         return {"adbc.postgresql.batch_size_hint_bytes": _BATCH_BYTES}
 
 
@@ -176,15 +180,22 @@ def open_database(
         with suppress(Exception):  # it may be the connection that failed
             connection.rollback()
         with suppress(Exception):
-            connection.close()
+            close_duckdb(connection) if dialect == "duckdb" else connection.close()
 
 
 def _connect(url: str, dialect: str, *, writes: bool) -> Any:
+    if dialect == "duckdb" and writes:
+        raise ConfigurationError(
+            "a DuckDB database can only be read here, not written to; publish to PostgreSQL or "
+            "SQLite, or load the release's Parquet files into DuckDB"
+        )
     try:
+        if dialect == "duckdb":
+            return connect_duckdb(_path_of(url))
         if dialect == "sqlite":
             import adbc_driver_sqlite.dbapi as sqlite
 
-            return sqlite.connect(_sqlite_uri(url, writes=writes))
+            return sqlite.connect(f"file:{quote(_path_of(url))}?mode={'rw' if writes else 'ro'}")
         import adbc_driver_postgresql.dbapi as postgresql
     except ImportError as error:
         raise ConfigurationError(
@@ -194,16 +205,21 @@ def _connect(url: str, dialect: str, *, writes: bool) -> Any:
     return postgresql.connect(f"{url}{'&' if '?' in url else '?'}{more}")
 
 
-def _sqlite_uri(url: str, *, writes: bool) -> str:
-    """Return how SQLite calls a file; one that is not there is not made."""
+def _path_of(url: str) -> str:
+    """Return the file of a database that is one; one that is not there is not made."""
     path = os.path.abspath(re.sub("^/", "", url.partition("://")[2]))
     if not os.path.isfile(path):
-        raise ConfigurationError(f"there is no database {path}; correct the address (sqlite:///…)")
-    return f"file:{quote(path)}?mode={'rw' if writes else 'ro'}"
+        raise ConfigurationError(
+            f"there is no database {path}; correct the address ({dialect_of(url)}:///…)"
+        )
+    return path
 
 
 def _prepare(database: Database, snapshot: str, timeout: float, *, writes: bool) -> None:
     """Begin the transaction: what it may do, what it sees, and how long it waits."""
+    if database.dialect == "duckdb":
+        database.run("SET TimeZone = 'UTC'")
+        return
     if database.dialect == "sqlite":
         database.rows(f"PRAGMA busy_timeout = {int(_LOCK_TIMEOUT * 1000)}")
         if not writes:

@@ -65,6 +65,9 @@ _TEXTS: Final[tuple[tuple[str, _Kind], ...]] = (
     (r"authentication failed|no password|no pg_hba|role \S+ |database \S+ does not", _LOGIN),
     (r"invalid (URI|connection option|port|percent-encoded|\w+ value)|service file", _LOGIN),
     (r"definition of|IPv6 host address|unexpected (spaces|character)", _LOGIN),
+    (r"(Catalog|Binder|Parser|Permission) Error", _STATEMENT),  # of DuckDB, to the next but one
+    (r"(Conversion|Out of Range|Invalid Input) Error", _CONTENT),
+    (r"valid DuckDB database|newer version|older version", _LOGIN),
     (r"attempt to write|permission denied|readonly", _RIGHTS),
     (r"unable to open|failed to open|not a database", _LOGIN),
     (r"no such (table|column|function)|syntax error|ambiguous column|NOT_FOUND", _STATEMENT),

@@ -40,6 +40,19 @@ _OF_SQLITE: Final = """
       AND m.sql NOT LIKE '%/* hmrf-dask {%'
     ORDER BY m.name, p.cid
 """
+_OF_DUCKDB: Final = """
+    SELECT c.schema_name, c.table_name, '', t.estimated_size, c.column_name, c.data_type,
+      coalesce(list_contains(k.constraint_column_names, c.column_name), false),
+      c.schema_name = current_schema()
+    FROM duckdb_columns() c
+    LEFT JOIN duckdb_tables() t
+      ON t.table_oid = c.table_oid AND t.database_name = c.database_name
+    LEFT JOIN duckdb_constraints() k
+      ON k.table_oid = c.table_oid AND k.database_name = c.database_name
+      AND k.constraint_type = 'PRIMARY KEY'
+    WHERE NOT c.internal AND c.database_name = current_database()
+    ORDER BY 1, 2, c.column_index
+"""
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,8 @@ class Table:
 def tables_of(database: Database) -> list[Table]:
     """Return the tables and views that may be read, but for those that this program made."""
     is_sqlite = database.dialect == "sqlite"
-    rows = _sqlite_rows(database) if is_sqlite else database.rows(_OF_POSTGRES)
+    of_others = {"postgresql": _OF_POSTGRES, "duckdb": _OF_DUCKDB}.get(database.dialect)
+    rows = database.rows(of_others) if of_others else _sqlite_rows(database)
     found: dict[tuple[str | None, str], list[tuple[Any, ...]]] = defaultdict(list)
     for schema, name, *rest, unqualified in rows:
         found[None if unqualified else schema, name].append(tuple(rest))

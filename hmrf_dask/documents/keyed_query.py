@@ -197,14 +197,20 @@ class KeyedQuery(ABC):
         values = ", ".join(map(self._literal, bound))
         return values if len(bound) == 1 else f"({values})"
 
+    def _is_after(self, bound: Bound) -> str:
+        return f"{self._key} > {self._literals(bound)}"
+
+    def _is_up_to(self, bound: Bound) -> str:
+        return f"{self._key} <= {self._literals(bound)}"
+
     def _within(self, rows: Range, ids: Sequence[str] = ()) -> str:
         """Return the condition of a range."""
         no_key = " OR ".join(f"{key} IS NULL" for key in self._keys)
         parts = [f"({no_key})"] if rows.nulls else []
         if rows.after is not None:
-            parts.append(f"{self._key} > {self._literals(rows.after)}")
+            parts.append(self._is_after(rows.after))
         if rows.to is not None:
-            parts.append(f"{self._key} <= {self._literals(rows.to)}")
+            parts.append(self._is_up_to(rows.to))
         if rows.since is not None:
             newer = f"{self._changed} >= {self._literal(rows.since)}"
             parts.append(f"({newer} OR {self._changed} IS NULL)")
@@ -228,8 +234,7 @@ class KeyedQuery(ABC):
                 return str(first)
             middle = (first + last) // 2
             below, above = tree(first, middle), tree(middle + 1, last)
-            named = self._literals(bounds[middle])
-            return f"CASE WHEN {self._key} <= {named} THEN {below} ELSE {above} END"
+            return f"CASE WHEN {self._is_up_to(bounds[middle])} THEN {below} ELSE {above} END"
 
         no_key = " OR ".join(f"{key} IS NULL" for key in self._keys)
         return f"CASE WHEN {no_key} THEN {NO_KEY} ELSE {tree(0, len(bounds))} END"

@@ -26,6 +26,7 @@ from hmrf_dask.databases.connection import (
     open_database,
 )
 from hmrf_dask.databases.statements import select_of
+from hmrf_dask.documents.duckdb_query import DuckdbQuery
 from hmrf_dask.documents.keyed_query import (
     Bound,
     ChangedError,
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES: Final = 64 * 2**20
 SEGMENT_ROWS: Final = 100_000
+_KINDS: Final[Mapping[str, type[KeyedQuery]]] = {
+    "postgresql": PostgresQuery,
+    "sqlite": SqliteQuery,
+    "duckdb": DuckdbQuery,
+}
 _AS_LISTED = "as listed"
 _MOST_IDS = 1_000  # that are asked for by name; of more the whole segment is read
 _NO_ROWS: Final = Segment("", 0, "0:", {})
@@ -138,7 +144,7 @@ class SqlSource(Source):
     def snapshot(self) -> Iterator[str]:
         """Hold a moment of the database still, where others can see it too.
 
-        SQLite cannot: what is read there must be what was listed, by its hash.
+        SQLite and DuckDB cannot: what is read there must be what was listed, by its hash.
         """
         with open_database(self.settings.url_env, timeout=self.settings.timeout) as database:
             name = exported_snapshot(database)
@@ -152,8 +158,7 @@ class SqlSource(Source):
         known = self.settings
         name = "" if snapshot == _AS_LISTED else snapshot
         with open_database(known.url_env, snapshot=name, timeout=known.timeout) as database:
-            kind = SqliteQuery if database.dialect == "sqlite" else PostgresQuery
-            yield kind(
+            yield _KINDS[database.dialect](
                 database,
                 known.query,
                 known.key,

@@ -24,7 +24,7 @@ from hmrf_dask.documents.segments import Files
 from hmrf_dask.documents.sources import Segment, Source, open_source, register
 from tests.support.documentation import ROOT, blocks
 from tests.support.job_corpus import JobCorpus
-from tests.support.tables import NAME, Tickets
+from tests.support.tables import NAME, Tickets, opened_duckdb
 
 COLUMNS: Final = Columns()  # id and text
 
@@ -165,6 +165,21 @@ class PostgresShelf(SqliteShelf):
         return str(self.request.getfixturevalue("database"))
 
 
+class DuckdbShelf(SqliteShelf):
+    """The same in a file of DuckDB."""
+
+    dialect = "duckdb"
+
+    def begin(self) -> None:
+        pytest.importorskip("duckdb", reason="no DuckDB")
+        super().begin()
+
+    def address(self) -> str:
+        path = self.folder / "tickets.duckdb"
+        opened_duckdb(path).close()
+        return f"duckdb:///{path}"
+
+
 class NoteShelf(Shelf):
     """The source that a page of the docs makes."""
 
@@ -209,8 +224,12 @@ KINDS: Final[dict[str, Callable[[Path, pytest.FixtureRequest], Shelf]]] = {
     "in memory": NoteShelf,
     "sqlite": SqliteShelf,
     "postgresql": PostgresShelf,
+    "duckdb": DuckdbShelf,
 }
-GROUPS: Final = {"postgresql": [pytest.mark.xdist_group("postgres")]}
+GROUPS: Final = {
+    "postgresql": [pytest.mark.xdist_group("postgres")],
+    "duckdb": [pytest.mark.long],
+}
 CASES: Final = [pytest.param(name, marks=GROUPS.get(name, [])) for name in KINDS]
 
 

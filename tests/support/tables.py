@@ -1,8 +1,9 @@
-"""Tables of documents in PostgreSQL and SQLite, with jobs over them: for tests of databases."""
+"""Tables of documents in PostgreSQL, SQLite and DuckDB, with jobs over them, for tests."""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,12 @@ class Tickets:
     dialect: str
 
     def run(self, *statements: str) -> None:
-        """Change the database."""
+        """Change the database; one of DuckDB is written by its own module."""
+        if self.dialect == "duckdb":
+            with opened_duckdb() as connection:
+                for statement in statements:
+                    connection.execute(statement)
+            return
         with open_database(NAME, writes=True) as opened:
             for statement in statements:
                 opened.run(statement)
@@ -42,8 +48,9 @@ class Tickets:
 
     def make(self, key: str = "text") -> None:
         """Make the table, with a key of some type."""
-        time = "timestamptz" if self.dialect == "postgresql" else "text"
-        self.run(*(one.format(key=key, time=time) for one in MADE))
+        time = "text" if self.dialect == "sqlite" else "timestamptz"
+        made = MADE[:1] if self.dialect == "duckdb" else MADE  # it cannot update what has an index
+        self.run(*(one.format(key=key, time=time) for one in made))
 
     def put(self, documents: list[dict[str, Any]], updated: str = FIRST) -> None:
         """Put documents in, or other texts in their places."""
@@ -51,11 +58,16 @@ class Tickets:
             (one["id"], one["text"], one.get("label"), one.get("updated", updated))
             for one in documents
         ]
-        holes = "?, ?, ?, ?" if self.dialect == "sqlite" else "$1, $2, $3, $4::timestamptz"
+        numbered = self.dialect == "postgresql"
+        holes = "$1, $2, $3, $4::timestamptz" if numbered else "?, ?, ?, ?"
         statement = (
             f"INSERT INTO tickets (id, text, label, updated) VALUES ({holes}) ON CONFLICT (id) "
             "DO UPDATE SET text = excluded.text, updated = excluded.updated"
         )
+        if self.dialect == "duckdb":
+            with opened_duckdb() as connection:
+                connection.executemany(statement, values)
+            return
         with open_database(NAME, writes=True) as opened:
             with opened.connection.cursor() as cursor:
                 cursor.executemany(statement, values)
@@ -66,6 +78,12 @@ class Tickets:
         columns = settings.pop("columns", COLUMNS)
         known = {"query": query, "url_env": NAME, "key": "id", **settings}
         return open_sql("tickets", known, columns)
+
+
+def opened_duckdb(path: str | Path = "") -> Any:
+    """Return a connection that writes a file of DuckDB: that of `NAME`, or another."""
+    duckdb: Any = pytest.importorskip("duckdb", reason="no DuckDB")
+    return duckdb.connect(str(path) or os.environ[NAME].removeprefix("duckdb:///"))
 
 
 def documents_of(source: SqlSource, listing: Listing | None = None) -> list[dict[str, Any]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,20 @@ def written(folder: Path, files: dict[str, bytes], **changes: Any) -> str:
     }
     (folder / "manifest.yaml").write_text(yaml.safe_dump(manifest))
     return str(folder / "manifest.yaml")
+
+
+def test_a_table_without_rows_is_a_problem_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        database.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)")
+    monkeypatch.setenv("NOTES_URL", f"sqlite:///{tmp_path}/a.db")
+    sql = {"query": "select id, text from notes", "url_env": "NOTES_URL", "key": "id"}
+    manifest = written(tmp_path, {}, resources=[{"name": "notes", "sql": sql}], documents={})
+    result = check(manifest)
+    assert result.exit_code == 65, result.output
+    assert "there must be documents, got none" in result.output
+    assert check(manifest, "--all").exit_code == 65
 
 
 def test_it_says_what_is_there(tmp_path: Path) -> None:

@@ -119,6 +119,16 @@ def test_a_snapshot_is_seen_by_others_until_its_owner_ends(tickets: str) -> None
         ("SELECT 1 / (id - 5) FROM t", InvalidInputError, "division by zero; correct the row"),
         ("SELECT pg_read_file('/etc/passwd')", ConfigurationError, "permission denied"),
         ("SELECT pg_sleep(9)", SourceUnavailableError, "statement timeout; run again when less"),
+        (
+            "SELECT * FROM (WITH a AS (DELETE FROM t RETURNING *) SELECT * FROM a) AS q",
+            ConfigurationError,
+            "data-modifying statement must be at the top level; correct the query",
+        ),
+        (
+            "SELECT set_config('transaction_read_only', 'off', true)",
+            ConfigurationError,
+            "must be set before any query; correct the query",
+        ),
     ],
 )
 def test_what_a_server_says_becomes_words(
@@ -144,6 +154,10 @@ def test_what_a_server_says_becomes_words(
         ("postgresql:///t?host=/nowhere", SourceUnavailableError, "No such file.*run again later"),
         ("postgresql://127.0.0.1:1/t", SourceUnavailableError, "Connection refused; run again"),
         ("postgresql:///t?colour=red", ConfigurationError, "invalid URI query parameter"),
+        ("postgresql://host:bad/t", ConfigurationError, "invalid integer value.*correct the addr"),
+        ("postgresql://[::1/t", ConfigurationError, "IPv6 host address.*correct the address"),
+        ("postgresql://a b@host/t", ConfigurationError, "unexpected spaces.*correct the address"),
+        ("postgresql://host/t?sslmode=x", ConfigurationError, "invalid sslmode.*correct the addr"),
     ],
 )
 def test_who_cannot_connect_is_told_why(
@@ -200,6 +214,8 @@ def test_a_server_that_ends_may_come_back(tickets: str, postgres: Postgres) -> N
         "select /* open",
         "",
         "select '\0'",
+        "select 1 -- a comment ends here\r; drop table t",
+        "select 1 /* of PostgreSQL /* a comment in it */ ' */ ; drop table t -- '",
     ],
 )
 def test_a_query_that_is_no_single_select_is_refused(query: str) -> None:

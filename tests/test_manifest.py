@@ -78,6 +78,13 @@ def test_a_manifest_is_read_from_files_and_stores(
         assert base_of(url) == url.removesuffix("/manifest.yaml")
 
 
+def test_a_kind_of_source_that_is_not_installed_is_named() -> None:
+    resource = {"name": "inbox", "mailbox": {"folder": "mail"}}
+    content = {"$schema": SCHEMA, "name": "small", "resources": [resource]}
+    with pytest.raises(ValueError, match=r"must have path, or .*sql.*, got mailbox; install the"):
+        Manifest.model_validate(content)
+
+
 def test_all_mistakes_are_reported_at_once_with_their_paths(tmp_path: Path) -> None:
     text = """
 $schema: hmrf-dask/manifest/v2

@@ -88,6 +88,17 @@ def test_columns_without_a_type(dialect: str) -> None:
     assert content["documents"]["text"] == "body"
 
 
+@pytest.mark.parametrize("dialect", ["sqlite"], indirect=True)
+def test_times_of_sqlite_are_texts(dialect: str) -> None:
+    make(
+        "CREATE TABLE notes (id INTEGER PRIMARY KEY, body TEXT, updated_by TEXT, updated_at TEXT, "
+        "removed TEXT, deleted_at TEXT)"
+    )
+    make("INSERT INTO notes VALUES (1, 'a note of a few words', 'ana', '2026-11-20', 'no', NULL)")
+    sql = manifest_of(job_for_table(NAME))["resources"][0]["sql"]
+    assert (sql["changed"], sql["deleted"]) == ("updated_at", "deleted_at")
+
+
 @SQLITE_FIRST
 def test_several_tables_are_listed(dialect: str) -> None:
     make(*tickets(), *tickets("letters"))

@@ -15,12 +15,12 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
-from hmrf_dask.errors import ConfigurationError, LostOwnerError
-from hmrf_dask.fit import journal, owners
+from hmrf_dask.errors import ClusterError, ConfigurationError, LostOwnerError
+from hmrf_dask.fit import fitting, journal, owners
 from hmrf_dask.fit.preparation import ADDING, HELD, TaskMemory, with_owners
-from hmrf_dask.flow import places
+from hmrf_dask.flow import dataflow, places
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels.gradients import squares_by_length
 from hmrf_dask.kernels.sums import Sums, add_sums
@@ -28,7 +28,9 @@ from hmrf_dask.tasks import cluster_totals
 from hmrf_dask.tasks import owners as tasks
 from hmrf_dask.tasks.cluster_totals import Clusters
 from hmrf_dask.tasks.model import Model
+from tests.support.cases import FITS
 from tests.support.fits import Case, scheduled, text_case
+from tests.support.long_cases import long
 from tests.support.owners import dies_at, forgetful, watched_driver
 
 SMALL = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
@@ -77,11 +79,42 @@ def test_nothing_of_the_size_of_centroids_passes_through_the_driver(
     assert other.cluster_centers_.tobytes() == model.cluster_centers_.tobytes()
 
 
-@pytest.mark.parametrize("after", [3, 20])
+@pytest.mark.parametrize("after", [3, *long(20)])
 def test_what_owners_lose_is_made_again_from_the_last_commit(owned: Client, after: int) -> None:
     with forgetful(after) as asked:
         assert CASE.answer(3) == answer(CASE)
     assert asked[0] > after
+
+
+def test_owners_that_are_lost_again_and_again(
+    owned: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_asked: Any) -> Any:
+        raise LostOwnerError("gone; nothing")
+
+    monkeypatch.setattr(tasks, "_take", lost)
+    monkeypatch.setattr(fitting, "MOST_LOSSES", 2)
+    with pytest.raises(
+        ClusterError, match=r"lost 3 times after commit 0 \(gone; nothing\); see"
+    ) as e:
+        CASE.fitted(3)
+    assert e.value.exit_code == 75
+    owned.run(int)
+    assert not tasks._held  # though the error is here, and all that was in its frames
+
+
+@pytest.mark.long
+def test_owners_that_are_lost_after_a_fit(owned: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, ended = FITS["doubted, with ids"], owners.Owners.ended
+
+    def then_lost(*arguments: Any) -> Any:
+        state = ended(*arguments)
+        tasks._held.clear()
+        return state
+
+    monkeypatch.setattr(owners.Owners, "ended", then_lost)
+    assert "SuspectAnswer" in answer(case)
+    assert case.answer(3) == answer(case)
 
 
 def test_a_fit_over_owners_is_resumed_by_the_driver_alone(owned: Client, tmp_path: Path) -> None:
@@ -118,10 +151,49 @@ def test_workers_that_die_as_owners(process_client: Client, name: str, n_dying: 
     pids = process_client.run(os.getpid, workers=addresses)
     big = text_case(n_rows=120, n_features=70_000, n_clusters=3, n_pairs=60, init="random")
     with dask.config.set({"hmrf.owners": 2}):
-        process_client.run(dies_at, name, 3, workers=addresses)
+        process_client.run(dies_at, name, 2, workers=addresses)
         assert big.answer(3) == answer(big)
     process_client.wait_for_workers(2, timeout=60)
     assert not set(pids.values()) & set(process_client.run(os.getpid).values())
+
+
+@pytest.fixture
+def leaving() -> Iterator[Any]:
+    """Give the address of a worker of two, and what ends it."""
+    address = "127.0.0.1:0"
+    with (
+        dask.config.set({"hmrf.no-progress-timeout": "5 s", "hmrf.no-workers-timeout": "5 s"}),
+        LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=address) as own,
+        Client(own),
+    ):
+        first = own.workers[0]
+        yield first.address, lambda: own.sync(first.close)
+
+
+def test_a_result_that_dies_with_its_owner_before_it_is_fetched(
+    leaving: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place, leave), fetch = leaving, dataflow.fetch
+
+    def late(*arguments: Any, **more: Any) -> Any:
+        leave()
+        return fetch(*arguments, **more)
+
+    monkeypatch.setattr(dataflow, "fetch", late)
+    flow = DaskFlow()
+    with pytest.raises(LostOwnerError, match=f"workers must stay, got {place} gone"):
+        flow.compute([flow.lazy(abs, flow.lazy_at(place, int, 7))])
+
+
+@pytest.mark.parametrize("way", ["persist", "begin"])
+def test_a_kept_result_that_dies_with_its_owner(leaving: Any, way: str) -> None:
+    place, leave = leaving
+    flow = DaskFlow()
+    kept = getattr(flow, way)([flow.lazy_at(place, int, 7)])
+    assert flow.compute(kept) == [7]
+    leave()
+    with pytest.raises(LostOwnerError, match=f"workers must stay, got {place} gone"):
+        flow.compute(kept)
 
 
 def test_what_is_no_number_of_owners_is_refused(workers: Client) -> None:

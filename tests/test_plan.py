@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,13 +21,14 @@ from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.documents.files import list_files
-from hmrf_dask.documents.manifest import base_of, load_manifest
+from hmrf_dask.documents.manifest import SCHEMA, Manifest, base_of, load_manifest
+from hmrf_dask.documents.segments import list_documents
 from hmrf_dask.fit import fitting
 from hmrf_dask.fit.preparation import TaskMemory
 from hmrf_dask.flow.clients import on_threads
 from hmrf_dask.jobs import plan, plan_sample, reckoning
 from hmrf_dask.jobs.inputs import gather, load_job
-from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample
+from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample, sample_of
 from hmrf_dask.jobs.run_job import run_job
 from tests.support.job_corpus import JobCorpus
 
@@ -118,10 +121,27 @@ def test_documents_are_estimated_from_a_part_of_their_bytes(
     assert [one["id"] for one in kept] == part.ids[:3]
 
 
+def test_files_next_to_a_table_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database, database:
+        database.execute("CREATE TABLE notes (id TEXT PRIMARY KEY, text TEXT)")
+        rows = [(f"t{number}", "a note") for number in range(30)]
+        database.executemany("INSERT INTO notes VALUES (?, ?)", rows)
+    monkeypatch.setenv("NOTES_URL", f"sqlite:///{tmp_path}/a.db")
+    sql = {"query": "select id, text from notes", "url_env": "NOTES_URL", "key": "id"}
+    (tmp_path / "a.csv").write_text("id,text\nf1,a file\nf2,of two\n")
+    resources = [{"name": "files", "path": "a.csv"}, {"name": "table", "sql": sql}]
+    manifest = Manifest.model_validate({"$schema": SCHEMA, "name": "n", "resources": resources})
+    with closing(list_documents(manifest, str(tmp_path))) as documents:
+        found = sample_of(documents.segments, manifest.documents, 100, str(tmp_path))
+    assert (found.n_documents, found.complete) == (32, True)
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
-    return JobCorpus(folder).write_all(n_documents=120, n_pairs=30)
+    (folder / "a.db").touch()
+    target = {"table": "clusters", "url_env": "CLUSTERS_URL"}
+    return JobCorpus(folder).write_all(n_documents=120, n_pairs=30, publish={"sql": target})
 
 
 def planned(job: Path) -> plan.Plan:
@@ -131,12 +151,14 @@ def planned(job: Path) -> plan.Plan:
 
 @pytest.fixture(scope="module")
 def made(job: Path) -> Iterator[plan.Plan]:
-    """The plan of a job that is small, and that nothing is left of it."""
+    """The plan of a job that is small; nothing is left of it, and readers see nothing of it."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as scratch:
         patch.setattr(tempfile, "tempdir", scratch)
+        patch.setenv("CLUSTERS_URL", f"sqlite:///{job.parent}/a.db")
         before = sorted(job.parent.rglob("*"))
         yield planned(job)
         assert sorted(job.parent.rglob("*")) == before
+        assert not (job.parent / "a.db").stat().st_size, "a rehearsal was published"
         assert not list(Path(scratch).glob("hmrf-plan-*"))
 
 
@@ -145,7 +167,9 @@ def test_what_is_rehearsed_whole_is_what_a_fit_finds(
 ) -> None:
     tasks: list[TaskMemory] = []
     monkeypatch.setattr(fitting, "check_memory", tasks.extend)
-    inputs = gather(load_job(str(job), {"output": str(tmp_path / "out")}), str(job))
+    inputs = gather(
+        load_job(str(job), {"output": str(tmp_path / "out"), "publish": None}), str(job)
+    )
     with on_threads(2):
         report = run_job(inputs)
     assert made.documents["estimated"] == report.documents["all"]

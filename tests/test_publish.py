@@ -30,6 +30,7 @@ from hmrf_dask.databases.relations import Mark, Relations
 from hmrf_dask.errors import (
     ConfigurationError,
     HeldError,
+    HmrfError,
     InvalidInputError,
     SourceUnavailableError,
 )
@@ -531,15 +532,19 @@ def test_a_release_that_was_not_published_is_by_the_next_start(
     assert shown.rows("SELECT count(*) FROM clusters") == [(60,)]
 
 
-def test_a_database_that_is_gone_costs_no_work(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: Any, **__: Any) -> None:
-        raise SourceUnavailableError("the database of TICKETS_URL: it shuts down; run again later")
+@pytest.mark.parametrize("error", [SourceUnavailableError, ConfigurationError, InvalidInputError])
+def test_what_a_database_refuses_costs_no_work(
+    job: Path, error: type[HmrfError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise error("the database of TICKETS_URL: permission denied; run again later")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Relations, "load", gone)
-        with pytest.raises(SourceUnavailableError, match=r"release 1 is there and not published"):
+        patch.setattr(Relations, "load", refused)
+        with pytest.raises(error, match=r"release 1 is there and not published"):
             run(job)
-    assert run_by_command(job)["status"] == "up to date"
+    done = run_by_command(job)
+    assert (done["status"], done["release"]) == ("up to date", 1)
     assert Database("TICKETS_URL").rows("SELECT count(*) FROM clusters") == [(60,)]
 
 

@@ -24,7 +24,7 @@ from hmrf_dask.cli import connect
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.connect import connected
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning, MemoryPlanError
-from hmrf_dask.flow import crew, versions
+from hmrf_dask.flow import versions, worker_count
 from hmrf_dask.flow.clients import SilentClusterError
 from hmrf_dask.flow.cluster import compute
 from hmrf_dask.flow.versions import COLUMNS, check_versions, differences, rows_of, versions_of
@@ -193,7 +193,7 @@ def test_a_cluster_grows_and_shrinks_between_its_bounds() -> None:
 def test_workers_that_do_not_stay_end_the_work_though_each_graph_is_short(
     process_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "EVERY", 0.05)
+    monkeypatch.setattr(worker_count, "EVERY", 0.05)
     compute(delayed(sum)([1, 2]))
     ends = time.monotonic() + 30
     refusal = pytest.raises(ClusterError, match=r"3 workers must stay .* got 2 on .* for 0.3 s")

@@ -104,7 +104,7 @@ def test_worker_processes(name: str, process_client: Any) -> None:
 
 OF_THE_DRIVER = {"own distortion", "full metric", "full metric, outliers kept out"}
 # What owners of clusters have a way of their own for.
-OWNED = {"euclidean", "first variation", "MPCKMeans"}
+OWNED = {"first variation", "MPCKMeans"}
 
 
 @pytest.fixture(scope="module")

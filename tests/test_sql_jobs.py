@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hmrf_dask.cli.show import _reported, _since
 from hmrf_dask.documents import sql
 from tests.proofs.reading import night
 from tests.support.faulty_databases import FAULTS, Faults
@@ -54,12 +55,14 @@ def test_a_table_gives_the_release_of_files_bit_for_bit(tickets: Tickets, tmp_pa
 
 @pytest.mark.parametrize(
     "settings",
-    [*long({}, {"changed": "updated"}), DELETED],
+    [*long({}), {"changed": "updated"}, *long(DELETED)],
     ids=["hashes", "changed", "deleted"],
 )
 def test_a_second_night_tells_new_changed_and_gone(
-    tickets: Tickets, tmp_path: Path, settings: dict[str, str]
+    tickets: Tickets, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The newest rows are read again on the next night, and are no other ones.
+    monkeypatch.setattr("hmrf_dask.documents.keyed_query._MARKS_CHARACTERS", 0)
     corpus = JobCorpus(tmp_path / "tables")
     documents = corpus.draw(300)
     tickets.make()
@@ -77,11 +80,16 @@ def test_a_second_night_tells_new_changed_and_gone(
     else:
         tickets.run(f"DELETE FROM tickets WHERE id = '{gone}'")
     second = run(job)
-    told = {key: second.documents[key] for key in ("all", "new", "gone")}
-    assert told == {"all": 302, "new": 3, "gone": 1}
+    told = {key: second.documents[key] for key in ("all", "new", "changed", "gone")}
+    assert told == {"all": 302, "new": 3, "changed": 3, "gone": 1}
+    assert _since(second.files, "segment") in list(_reported(second))
     assert gone in before
     assert gone not in assigned(second)
     assert run(job).status == "up to date"
+    if settings.keys() == {"changed"}:
+        tickets.run(f"DELETE FROM tickets WHERE id = '{documents[11]['id']}'")
+        assert run(job).documents["gone"] == 1
+        assert run(job).status == "up to date"
 
 
 @pytest.mark.parametrize(

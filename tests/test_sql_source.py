@@ -312,6 +312,38 @@ def test_only_what_changed_is_in_a_delta(tickets: Tickets, monkeypatch: pytest.M
     assert "t 005" not in {one["id"] for one in documents_of(source)}
 
 
+def test_a_row_that_changes_twice_on_one_day_is_read_again(tickets: Tickets) -> None:
+    tickets.make()
+    if tickets.dialect == "postgresql":
+        tickets.run("ALTER TABLE tickets ALTER updated TYPE date USING updated::date")
+    tickets.put(FEW[:20], "2026-01-01")
+    source = tickets.source(changed="updated")
+    before = listed(source)
+    tickets.run("UPDATE tickets SET text = 'other' WHERE id = 't 003'")
+    after = changed_since(source, before)
+    (delta,) = after.segments[len(before.segments) :]
+    assert {"id": "t 003", "text": "other"} in documents_of(
+        source, replace(after, segments=(delta,))
+    )
+    # A listing of all, into which deltas go, tells it from what it was, too.
+    assert listed(source, after).segments[0].stamp != before.segments[0].stamp
+    assert changed_since(source, after) == after
+
+
+def test_a_night_on_which_rows_are_only_deleted_has_something_to_do(tickets: Tickets) -> None:
+    tickets.make()
+    tickets.put(FEW[:20])
+    source = tickets.source(changed="updated")
+    before = listed(source)
+    assert changed_since(source, before) == before
+    tickets.run("DELETE FROM tickets WHERE id = 't 003'")
+    after = changed_since(source, before)
+    (delta,) = after.segments[len(before.segments) :]
+    assert (delta.size, delta.is_delta, after.compares_keys) == (0, True, True)
+    assert documents_of(source, replace(after, segments=(delta,))) == []
+    assert changed_since(source, after) == after
+
+
 def test_a_transaction_that_ends_late_is_not_missed(made: str) -> None:
     from adbc_driver_postgresql import dbapi
 

@@ -52,6 +52,8 @@ from hmrf_dask.progress import START
 if TYPE_CHECKING:
     from hmrf_dask.jobs.inputs import Inputs
     from hmrf_dask.jobs.job_file import Job
+    from hmrf_dask.jobs.places import Report
+    from hmrf_dask.progress import Tell
 
 SUGGESTED = Whole(RANGES["suggested"])
 
@@ -163,18 +165,13 @@ def run(
         shown_progress(quiet=quiet) as show,
         watched(show, watch) as tell,
     ):
-        from hmrf_dask.cli.connect import reported_by_dask
-        from hmrf_dask.jobs.run_job import report_if_done, run_job
+        from hmrf_dask.jobs.run_job import report_if_done
 
         inputs = _inputs(job_file, output, from_release, predict=predict, how=how)
         with closing(inputs.documents):
             report = report_if_done(inputs)
             if report is None and not detach:
-                with (
-                    connected_to(way, inputs.job.cluster),
-                    reported_by_dask(watch.get("performance_report")),
-                ):
-                    report = run_job(inputs, tell=tell)
+                report = _run_here(inputs, way, watch, tell)
     if report is not None:
         print_result(report, as_json=as_json, quiet=quiet)
         return
@@ -186,6 +183,18 @@ def run(
 
         command = f"hmrf-dask inspect {relative(detached['output'])} --watch"
         click.echo(f"detached as task {detached['task']}; follow it: {command}", err=True)
+
+
+def _run_here(inputs: Inputs, way: dict[str, Any], watch: dict[str, Any], tell: Tell) -> Report:
+    """Do what a job says where the options of the command say."""
+    from hmrf_dask.cli.connect import reported_by_dask
+    from hmrf_dask.jobs.run_job import run_job
+
+    with (
+        connected_to(way, inputs.job.cluster),
+        reported_by_dask(watch.get("performance_report")),
+    ):
+        return run_job(inputs, tell=tell)
 
 
 def _inputs(

@@ -297,7 +297,7 @@ def _reported(report: Report) -> Iterator[str]:
     if "outliers" in documents:
         line += f"; {documents['outliers']:,} of no cluster"
     yield f"{line}, {counted(quarantined, 'record')} quarantined" if quarantined else line
-    yield _since(report.files, "file")
+    yield _since(report.files, report.unit)
     if report.parent is not None and (report.mode != "predict" or documents["changed"]):
         both = counted(documents["all"] - documents["new"], "document")
         yield (

@@ -90,7 +90,7 @@ def _memory(plan: Plan) -> Iterator[str]:
         f"  rows {bytes_in_words(memory['rows'])}, which {stay}; K × d centroids "
         f"{bytes_in_words(memory['centroids'])}"
     )
-    yield f"  at most, {one_line(memory['largest_task_is'])}"
+    yield f"  at most: {one_line(memory['largest_task_is'])}"
     travels = store["to_a_worker_each_iteration"]
     sent = f"; to each worker up to {bytes_in_words(travels)} an iteration" if travels else ""
     yield (

@@ -26,7 +26,7 @@ class _Kind(NamedTuple):
 
 
 _LATER: Final = _Kind(SourceUnavailableError, "run again later")
-_ROOM: Final = _Kind(SourceUnavailableError, "make room on the server, then run again")
+_FULL: Final = _Kind(SourceUnavailableError, "make room on the server, then run again")
 _SLOW: Final = _Kind(SourceUnavailableError, "run again when less is going on, or raise timeout")
 _LOGIN: Final = _Kind(ConfigurationError, "correct the address, the role or its password")
 _RIGHTS: Final = _Kind(ConfigurationError, "give the role the right, or correct the statement")
@@ -35,10 +35,12 @@ _CONTENT: Final = _Kind(InvalidInputError, "correct the row, or leave it out by 
 # By the beginning of an SQLSTATE, the longest that fits.
 _STATES: Final[Mapping[str, _Kind]] = {
     "08": _LATER,
+    "0A": _STATEMENT,
     "21": _STATEMENT,
     "22": _CONTENT,
     "23": _CONTENT,
     "25": _LATER,
+    "25001": _STATEMENT,
     "25006": _RIGHTS,
     "28": _LOGIN,
     "3D": _LOGIN,
@@ -46,8 +48,8 @@ _STATES: Final[Mapping[str, _Kind]] = {
     "42": _STATEMENT,
     "42501": _RIGHTS,
     "53": _LATER,
-    "53100": _ROOM,
-    "53400": _ROOM,
+    "53100": _FULL,
+    "53400": _FULL,
     "54": _CONTENT,
     "55": _LATER,
     "57": _LATER,
@@ -59,12 +61,14 @@ _STATES: Final[Mapping[str, _Kind]] = {
 # Where there is no SQLSTATE: while connecting, while rows come in, and of SQLite.
 _TEXTS: Final[tuple[tuple[str, _Kind], ...]] = (
     (r"statement timeout|lock timeout", _SLOW),
-    (r"No space left|could not (write|extend)|temp_file_limit|disk is full", _ROOM),
+    (r"No space left|could not (write|extend)|temp_file_limit|disk is full", _FULL),
     (r"authentication failed|no password|no pg_hba|role \S+ |database \S+ does not", _LOGIN),
-    (r"invalid (URI|connection option|port|percent-encoded)|service file|definition of", _LOGIN),
+    (r"invalid (URI|connection option|port|percent-encoded|\w+ value)|service file", _LOGIN),
+    (r"definition of|IPv6 host address|unexpected (spaces|character)", _LOGIN),
     (r"attempt to write|permission denied|readonly", _RIGHTS),
     (r"unable to open|failed to open|not a database", _LOGIN),
     (r"no such (table|column|function)|syntax error|ambiguous column|NOT_FOUND", _STATEMENT),
+    (r"must be set before any query", _STATEMENT),
     (r"malformed|Type mismatch", _CONTENT),
     (r"terminating|canceling|out of memory|serialize|recovery|shutting down|starting up", _LATER),
     (r"connection|server closed|could not translate|timeout|locked|disk I/O|SSL", _LATER),
@@ -156,7 +160,5 @@ def _said(error: Exception) -> str:
     "invalid URI query parameter: 'foo'"
     """
     text = _AROUND.sub("", str(error), count=1)
-    text = re.split(r"\n\s*(?:LINE \d|Query was|query:|CONTEXT:|Is the server)|\. SQLSTATE", text)[
-        0
-    ]
+    text = _BEHIND.split(text, maxsplit=1)[0]
     return " ".join(text.split())[:_LONGEST] or type(error).__name__

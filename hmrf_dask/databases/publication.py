@@ -155,8 +155,8 @@ class Publication:
         """Name of the table with the assignments of the release."""
         return self._own("r")
 
-    def _own(self, letter: str) -> str:
-        return self._named(letter, self._mark)
+    def _own(self, initial: str) -> str:
+        return self._named(initial, self._mark)
 
     def _cleared(self, name: str, there: Mapping[str, Relation]) -> None:
         """Remove a table of an attempt of ours; refuse one of somebody else."""
@@ -236,7 +236,7 @@ class Publication:
         own = [columns_of(self.table), columns_of(self._own("c"))]
         last = self._before(before)
         if last is not None and all(own):
-            names = [self._named(letter, last) for letter in "rc"]
+            names = [self._named(initial, last) for initial in "rc"]
             are_there = all(self._relations.key_of(name) in there for name in names)
             if are_there and [columns_of(name) for name in names] == own:
                 runs.append(last)
@@ -279,11 +279,11 @@ class Publication:
     def _of(self, part: str) -> str:
         return f"{self._name}_{part}"
 
-    def _quoted(self, letter: str, run: Mark) -> str:
-        return self._relations.quoted(self._named(letter, run))
+    def _quoted(self, initial: str, run: Mark) -> str:
+        return self._relations.quoted(self._named(initial, run))
 
-    def _named(self, letter: str, run: Mark) -> str:
-        return f"{self._name}_{letter}{run.release}_{run.run[:6]}"
+    def _named(self, initial: str, run: Mark) -> str:
+        return f"{self._name}_{initial}{run.release}_{run.run[:6]}"
 
     # ---- what is old
 

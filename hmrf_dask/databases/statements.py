@@ -12,11 +12,12 @@ from hmrf_dask.redaction import shortened
 NAME_BYTES: Final = 63  # of PostgreSQL, which cuts longer ones
 _QUERY_CHARACTERS = 100_000
 # What may hide a bracket, a semicolon or a word: texts, quoted names, comments. An open one is an
-# error of its own. Backslashes count in texts of PostgreSQL that begin with E.
+# error of its own; so is one with another in it, which only PostgreSQL has. Backslashes count in
+# texts of PostgreSQL that begin with E.
 _PARTS = re.compile(
     r"(?P<text>\b[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`"
     r"|(?P<dollar>\$(?:[A-Za-z_]\w*)?\$)(?s:.)*?(?P=dollar))"
-    r"|(?P<comment>--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)"
+    r"|(?P<comment>--[^\n\r]*|/\*(?:[^*/]|\*(?!/)|/(?!\*))*\*/)"
     r"|(?P<open>['\"`]|/\*)"
     r"|(?P<plain>[^'\"`$/\-eE]+|.)",
     re.DOTALL,

@@ -18,6 +18,7 @@ _CHANGED: Final = re.compile(
 _DELETED: Final = re.compile(r"(is_?)?(deleted|removed|deletion)(_?(at|on|date|time|ts))?")
 _TIMES: Final = re.compile(r"timestamp|datetime|^date$", re.IGNORECASE)
 _MARKS: Final = re.compile(r"timestamp|datetime|^date$|bool", re.IGNORECASE)
+_OF_TIMES: Final = re.compile(r"mtime|.*_?(at|on|date|time|ts)")
 _TEXTS: Final = re.compile(r"text|char|clob|^name$", re.IGNORECASE)
 _OF_POSTGRES: Final = """
     SELECT n.nspname::text, c.relname::text, c.relkind::text, c.reltuples::bigint,
@@ -68,6 +69,8 @@ class Table:
     columns : tuple of Column
     key : tuple of str
         Columns of the primary key.
+    times_are_texts : bool
+        Whether the database has no type of times, as SQLite: its times are mostly texts.
 
     Examples
     --------
@@ -82,6 +85,7 @@ class Table:
     n_rows: int | None
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    times_are_texts: bool = False
 
     @property
     def shown(self) -> str:
@@ -108,19 +112,20 @@ class Table:
         return next((one.type for one in self.columns if one.name == name), "")
 
     def _found(self, names: re.Pattern[str], types: re.Pattern[str]) -> str | None:
-        return next(
-            (
-                one.name
-                for one in self.columns
-                if names.fullmatch(one.name.lower()) and (not one.type or types.search(one.type))
-            ),
-            None,
-        )
+        likely = (one for one in self.columns if names.fullmatch(one.name.lower()))
+        return next((one.name for one in likely if self._fits(one, types)), None)
+
+    def _fits(self, column: Column, types: re.Pattern[str]) -> bool:
+        if not column.type or types.search(column.type):
+            return True
+        is_time = self.times_are_texts and _OF_TIMES.fullmatch(column.name.lower())
+        return bool(is_time) and column.is_text
 
 
 def tables_of(database: Database) -> list[Table]:
     """Return the tables and views that may be read, but for those that this program made."""
-    rows = _sqlite_rows(database) if database.dialect == "sqlite" else database.rows(_OF_POSTGRES)
+    is_sqlite = database.dialect == "sqlite"
+    rows = _sqlite_rows(database) if is_sqlite else database.rows(_OF_POSTGRES)
     found: dict[tuple[str | None, str], list[tuple[Any, ...]]] = defaultdict(list)
     for schema, name, *rest, unqualified in rows:
         found[None if unqualified else schema, name].append(tuple(rest))
@@ -131,6 +136,7 @@ def tables_of(database: Database) -> list[Table]:
             None if columns[0][1] is None or columns[0][1] < 0 else columns[0][1],
             tuple(Column(column, type_) for _, _, column, type_, _ in columns),
             tuple(column for _, _, column, _, is_key in columns if is_key),
+            is_sqlite,
         )
         for (schema, name), columns in found.items()
     ]

@@ -146,7 +146,7 @@ class KeyedQuery(ABC):
 
     @abstractmethod
     def _mark(self) -> str:
-        """Return a text of a row that changes when it does, by its column `changed`."""
+        """Return a text of a row that changes when it does: two changes may be of one moment."""
 
     @abstractmethod
     def fingerprints(
@@ -161,6 +161,10 @@ class KeyedQuery(ABC):
     @abstractmethod
     def moment(self) -> str | int | None:
         """Return the value of `changed` from which on rows are read the next time."""
+
+    @abstractmethod
+    def keys(self) -> str:
+        """Return a text that is another one where other rows are there, whatever they hold."""
 
     # ---- conditions and columns
 
@@ -179,6 +183,15 @@ class KeyedQuery(ABC):
 
     def _expression(self, name: str) -> str:
         return self.document_id() if name == self._columns.id else self._value(name)
+
+    def _held(self) -> dict[str, str]:
+        """Return all that is read of a row, by the names of columns, and when it changed."""
+        names = [one for one in dict.fromkeys(self._columns.in_order) if one is not None]
+        held = {quoted(name): self._expression(name) for name in names}
+        if self._changed:
+            held |= {'"h1"': self._text(self._changed)}
+            held |= {'"h2"': self._text(self._gone)} if self._gone else {}
+        return held
 
     def _literals(self, bound: Bound) -> str:
         values = ", ".join(map(self._literal, bound))
@@ -239,7 +252,8 @@ class KeyedQuery(ABC):
 
     def marks(self, rows: Range) -> list[str] | None:
         """Return the marks of the rows of a range; None where they are many or long."""
-        select = f"SELECT {self._mark()} AS m {self._from} WHERE {self._within(rows)}"
+        mark = f"substr({self._mark()}, 1, {_MARKS_CHARACTERS + 1})"
+        select = f"SELECT {mark} AS m {self._from} WHERE {self._within(rows)}"
         found = self._database.texts(f"{select} LIMIT {_MOST_MARKS + 1}")
         marks = sorted(mark for (mark,) in found)
         is_short = len(marks) <= _MOST_MARKS and sum(map(len, marks)) <= _MARKS_CHARACTERS

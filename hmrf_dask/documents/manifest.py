@@ -34,7 +34,7 @@ from hmrf_dask.documents.yaml_files import (
     refusing,
     validated,
 )
-from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.errors import ConfigurationError, meant
 from hmrf_dask.parameters import LIST_ITEMS, PATH_CHARACTERS, within
 from hmrf_dask.redaction import shortened, without_secrets
 from hmrf_dask.storage.addresses import (
@@ -361,6 +361,11 @@ class SourceResource(_Model):
                 f"must have one kind of source with its settings ({', '.join(kinds())}), got "
                 f"{' and '.join(named)}"
             )
+        if named[0] not in kinds():
+            raise ValueError(
+                f"must have path, or an installed kind of source ({', '.join(kinds())}), got "
+                f"{named[0]}{meant(named[0], kinds())}; install the package that brings it"
+            )
         rest = {key: known for key, known in value.items() if key != named[0]}
         return {**rest, "kind": named[0], "settings": value[named[0]]}
 
@@ -371,10 +376,12 @@ class SourceResource(_Model):
 
 
 def _kinds_in(value: Any) -> list[str]:
-    """Return the keys of a resource that name a kind of source other than files."""
+    """Return the keys of a resource that name a kind of source other than files, or seem to."""
     if not isinstance(value, dict) or "path" in value:
         return []
-    return [key for key in value if key in kinds()]
+    known = [key for key in value if key in kinds()]
+    settings = (key for key, said in value.items() if isinstance(said, dict))
+    return known or [key for key in settings if key not in Resource.model_fields]
 
 
 def _which(value: Any) -> str:

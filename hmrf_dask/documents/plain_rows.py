@@ -14,8 +14,8 @@ _SEEN = r"[!-~\p{L}\p{N}]"  # a character that is seen: a text with one is not b
 def is_plain(rows: pa.RecordBatch, columns: Columns) -> bool:
     """Return whether rows have only an id and a text, and nothing is wrong with any of them.
 
-    It says yes only where `problem_of_document` finds nothing: what is doubtful is looked at one by
-    one.
+    It says yes only where `problem_of_document` finds nothing: what is doubtful is read row by
+    row.
 
     Examples
     --------

@@ -65,15 +65,14 @@ class PostgresQuery(KeyedQuery):
         return column if kind in _PLAIN else self._cut(text)
 
     def _hash(self) -> str:
-        """Return a hash of what a row holds, or of when it changed where somebody says so."""
-        held = [self._expression(one) for one in self._columns.in_order if one is not None]
-        if self._changed:
+        """Return a hash of what a row holds, or of when it changed where that says enough."""
+        held = list(self._held().values())
+        if self._changed_name and self._changed and self._type(self._changed_name) != "date":
             held = [self.document_id(), self._changed, self._gone or "NULL"]
         return f"hashtextextended(ROW({', '.join(held)})::text, 0)"
 
     def _mark(self) -> str:
-        held = [self.document_id(), self._changed or "NULL", self._gone or "NULL"]
-        return f"md5(ROW({', '.join(held)})::text)"
+        return f"md5(ROW({', '.join(self._held().values())})::text)"
 
     def fingerprints(
         self, bounds: Sequence[Bound], ranges: Sequence[Range]
@@ -132,6 +131,12 @@ class PostgresQuery(KeyedQuery):
             )
         found = self._database.rows(select)[0][0]
         return None if found is None else str(found)
+
+    def keys(self) -> str:
+        """Return how many keys there are, and the sum of their hashes."""
+        hashed = f"hashtextextended({self._text(self.document_id())}, 0)"
+        found = self._database.rows(f"SELECT count(*), sum({hashed})::text {self._from}")
+        return " ".join(map(str, found[0]))
 
     def _stream(
         self, wanted: Mapping[str, str], condition: str, n_rows: int

@@ -24,7 +24,7 @@ from hmrf_dask.storage.sealed import digest
 
 LISTINGS = "listings"  # of sources other than files, in the ledger of a release
 UNPACKED = 8  # times its bytes a compressed file counts: it is its text that takes memory
-# Deltas are read into base segments, by listing all anew, as soon as they are as many, or have as
+# Deltas are read into base segments, by listing all again, as soon as they are as many, or have as
 # large a share of the bytes.
 MOST_DELTAS, DELTA_SHARE = 32, 0.2
 
@@ -279,7 +279,7 @@ def _files(manifest: Manifest, base: str) -> list[DocumentSegment]:
 
 
 def _listed(source: Source, snapshot: str, known: KnownListing | None, *, deltas: bool) -> Listing:
-    """Return the segments of a source: those of before with what changed, or all anew."""
+    """Return the segments of a source: those of before with what changed, or all listed again."""
     if known is None or known.identity != source.identity:
         return source.segments(snapshot, None)
     since = known.listing

@@ -130,7 +130,7 @@ class Source(ABC):
         """
 
     def changes(self, snapshot: str, since: Listing) -> Listing | None:  # noqa: ARG002 - it cannot
-        """Return `since` with deltas added for what changed, or None to list all anew.
+        """Return `since` with deltas added for what changed, or None to list all again.
 
         Without any change it is `since` itself, up to the stamp. It is not asked where deltas are
         many or large by now: then `segments` are listed, and the deltas are read no more.

@@ -47,7 +47,8 @@ SEGMENT_BYTES: Final = 64 * 2**20
 SEGMENT_ROWS: Final = 100_000
 _AS_LISTED = "as listed"
 _MOST_IDS = 1_000  # that are asked for by name; of more the whole segment is read
-_SMALL = 8  # times smaller than they should be: segments that are then cut anew
+_NO_ROWS: Final = Segment("", 0, "0:", {})
+_SMALL = 8  # times smaller than they should be: segments that are then cut again
 
 
 def _as_list(value: Any) -> Any:
@@ -166,9 +167,22 @@ class SqlSource(Source):
         bounds = self._former(before, snapshot) if before else []
         with self._opened(snapshot) as query:
             segments = _Cut(query, Range()).segments(bounds)
-            stamp = _stamp(query) if self.settings.changed else ""
-        compares = bool(self.settings.changed and not self.settings.deleted)
-        return Listing(tuple(segments), stamp, compares)
+            stamp = self._stamp(query) if self.settings.changed else ""
+        return Listing(tuple(segments), stamp, self._compares_keys)
+
+    @property
+    def _compares_keys(self) -> bool:
+        """Whether nothing but a missing key says that a row is gone."""
+        return bool(self.settings.changed and not self.settings.deleted)
+
+    def _stamp(self, query: KeyedQuery) -> str:
+        """Return from where on changes are read the next time, and what is there by now."""
+        low = query.moment()
+        rows = Range(since=low)
+        marks = None if low is None else query.marks(rows)
+        seen = "" if low is None or marks is not None else _said(_Cut(query, rows).whole())
+        keys = query.keys() if self._compares_keys else ""
+        return json.dumps({"low": low, "marks": marks, "seen": seen, "keys": keys})
 
     def _former(self, before: Listing, snapshot: str) -> list[Bound]:
         """Return the bounds of a former listing that are bounds of the key as it is now."""
@@ -187,16 +201,21 @@ class SqlSource(Source):
         if before["low"] is None:
             return None
         with self._opened(snapshot) as query:
-            changed = _Cut(query, Range(since=before["low"], but=tuple(before["marks"] or ())))
+            since_then = Range(since=before["low"], but=tuple(before["marks"] or ()))
+            changed = _Cut(query, since_then)
             rows = changed.whole()
-            if not rows or _said(rows) == before["seen"]:
+            is_new = bool(rows) and _said(rows) != before["seen"]
+            stamp = self._stamp(query)
+            if not is_new and json.loads(stamp)["keys"] == before["keys"]:
                 return since
-            night = sha256(since.stamp.encode()).hexdigest()[:12]
+            # Without a row it lets the run see that others are gone.
+            some = changed.small(rows) or changed.segments([]) if is_new else [_NO_ROWS]
+            night = sha256(f"{since.stamp} {stamp}".encode()).hexdigest()[:12]
             deltas = [
                 replace(one, name=f"since-{night}-{number}", is_delta=True)
-                for number, one in enumerate(changed.small(rows) or changed.segments([]))
+                for number, one in enumerate(some)
             ]
-            return replace(since, segments=(*since.segments, *deltas), stamp=_stamp(query))
+            return replace(since, segments=(*since.segments, *deltas), stamp=stamp)
 
     def read(
         self,
@@ -208,6 +227,8 @@ class SqlSource(Source):
         rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a segment in the order of the key."""
+        if not segment.size:
+            return
         where, named = Range.of(segment.where), ids if len(ids) <= _MOST_IDS else ()
         if list(names) == [self.columns.id]:  # is a row still there? so it is whatever it says
             where = replace(where, but=())
@@ -216,8 +237,8 @@ class SqlSource(Source):
         with self._opened(snapshot) as query:
             try:
                 for batch in query.read(where, names, named, rows, stamp):
-                    if not where.nulls:
-                        last = self._refuse_repeated(batch.column(place), last)
+                    keys = batch.column(place)
+                    last = None if where.nulls else self._refuse_repeated(keys, last)
                     yield batch
             except ChangedError:
                 raise SourceUnavailableError(
@@ -336,12 +357,3 @@ def _bounds_of(segments: Sequence[Segment]) -> list[Bound]:
 def _said(rows: Mapping[Range, Fingerprint]) -> str:
     """Return what is in ranges as a text."""
     return " ".join(sorted(map(_stamp_of, rows.values())))
-
-
-def _stamp(query: KeyedQuery) -> str:
-    """Return from where on changes are read the next time, and what is there by now."""
-    low = query.moment()
-    rows = Range(since=low)
-    marks = None if low is None else query.marks(rows)
-    seen = "" if low is None or marks is not None else _said(_Cut(query, rows).whole())
-    return json.dumps({"low": low, "marks": marks, "seen": seen})

@@ -104,8 +104,15 @@ class SqliteQuery(KeyedQuery):
         return None if kind == "null" else int(text) if kind == "integer" else str(text)
 
     def _mark(self) -> str:
-        held = [self.document_id(), self._changed or "NULL", self._gone or "NULL"]
-        return " || ' ' || ".join(f"hex(CAST({one} AS BLOB))" for one in held)
+        held = self._held().values()
+        return " || ' ' || ".join(f"quote(CAST({one} AS BLOB))" for one in held)
+
+    def keys(self) -> str:
+        """Return a hash of all keys."""
+        hashed = _Hash()
+        for batch in self._stream({'"h0"': self.document_id()}, self._within(Range()), 10_000):
+            hashed.update(batch)
+        return hashed.digest()
 
     def fingerprints(
         self, bounds: Sequence[Bound], ranges: Sequence[Range]
@@ -128,15 +135,6 @@ class SqliteQuery(KeyedQuery):
                 hashed.update(batch)
             prints[int(bucket)] = Fingerprint(int(rows), int(size), hashed.digest())
         return prints
-
-    def _held(self) -> dict[str, str]:
-        """Return what rows are hashed by: all that is read, or when they changed."""
-        names = [one for one in dict.fromkeys(self._columns.in_order) if one is not None]
-        held = {quoted(name): self._expression(name) for name in names}
-        if self._changed:
-            held = {'"h0"': self.document_id(), '"h1"': self._text(self._changed)}
-            held |= {'"h2"': self._text(self._gone)} if self._gone else {}
-        return held
 
     def read(
         self, rows: Range, names: Sequence[str], ids: Sequence[str], n_rows: int, stamp: str
@@ -195,7 +193,7 @@ class _Hash:
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Take rows in."""
-        n_hashes = 2 * batch.num_columns  # lengths and bytes lie in batches apart from each other
+        n_hashes = 2 * batch.num_columns  # lengths and bytes lie in separate batches
         self._hashes = self._hashes or [hashlib.blake2b(digest_size=16) for _ in range(n_hashes)]
         for number, column in enumerate(batch.columns):
             lengths = pc.fill_null(pc.binary_length(column.cast(pa.large_binary())), -1)

@@ -136,6 +136,7 @@ M = TypeVar("M", bound=BaseModel)
 _GENERAL = "(the whole file)"
 _MOST_SHOWN: Final = 20  # mistakes
 _KNOWN: Final = "; known are "
+_OWN_PLACE: Final = re.compile(r"([\w.]+): ")
 _PLAIN_NAME: Final = re.compile(r"[\w$. -]{1,100}")
 JOB_FILE: Final = "job.yaml"  # what `init` calls it
 JOBS: Final = "hmrf-dask/job/"  # what $schema of a job begins with
@@ -341,8 +342,10 @@ def _places(error: ValidationError, content: Any, model: type[BaseModel]) -> dic
     places: dict[str, list[str]] = {}
     for mistake in error.errors(include_url=False):
         kept = _in_file(mistake["loc"], content, missing=mistake["type"] == "missing")
-        path = ".".join(map(_step, kept)) or _GENERAL
-        places.setdefault(path, []).append(_words(mistake, kept, model))
+        path, words = ".".join(map(_step, kept)), _words(mistake, kept, model)
+        if not path and (own := _OWN_PLACE.match(words)):  # a check of all that says where it is
+            path, words = own[1], words[own.end() :]
+        places.setdefault(path or _GENERAL, []).append(words)
     return {path: _joined(list(dict.fromkeys(words))) for path, words in places.items()}
 
 

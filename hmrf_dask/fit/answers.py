@@ -27,6 +27,7 @@ from hmrf_dask.constraints.trust import (
 )
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.distortions.base import Distortion
+from hmrf_dask.errors import LostOwnerError
 from hmrf_dask.fit.owners import Owned, model_of
 from hmrf_dask.fit.problem import AnswerOdds, Pairs, Problem, gather_partitions
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, tree
@@ -175,7 +176,12 @@ def find_suspects(
     if pairs is None or pairs.odds is None or problem.layout is None or problem.held:
         return []
     answers = _Answers.of(pairs)
-    same = _likelihoods(flow, problem, StoredLabels(run, state.linked), state, answers, labels)
+    asked = problem, StoredLabels(run, state.linked), state, answers, labels
+    try:
+        same = _likelihoods(flow, *asked)
+    except LostOwnerError:  # the model a fit ends with is in the driver too
+        state.sums.model = None
+        same = _likelihoods(flow, *asked)
     agreeing = np.clip(np.where(answers.must, same, 1.0 - same), 1e-300, 1.0 - 1e-16)
     odds = np.log(agreeing) - np.log1p(-agreeing) + answers.odds
     suspect = np.flatnonzero(odds < 0)

@@ -25,7 +25,13 @@ from hmrf_dask.constraints.closure import SOFT, chain_of
 from hmrf_dask.constraints.pairs import SHOWN, Constraints
 from hmrf_dask.corpus.partitioned import Corpus, find_duplicate_ids
 from hmrf_dask.distortions.base import Distortion
-from hmrf_dask.errors import HmrfWarning, InvalidInputError, LostOwnerError, counted
+from hmrf_dask.errors import (
+    ClusterError,
+    HmrfWarning,
+    InvalidInputError,
+    LostOwnerError,
+    counted,
+)
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit.answers import SuspectAnswer, find_suspects
 from hmrf_dask.fit.candidates import refines_all
@@ -54,7 +60,7 @@ from hmrf_dask.fit.refinement import refines
 from hmrf_dask.fit.seeds import Seeds, find_seeds, seeded_centroids
 from hmrf_dask.fit.starts import initialise, prepare_start_sample
 from hmrf_dask.fit.trimming import is_trimmed, keep_outliers_out
-from hmrf_dask.flow.clients import in_this_process, local_threads, setting
+from hmrf_dask.flow.clients import AGAIN, in_this_process, local_threads, setting
 from hmrf_dask.flow.cluster import check_workers, memory_of_all
 from hmrf_dask.flow.dataflow import DaskFlow, Dataflow, Lazy, share_array, tree
 from hmrf_dask.kernels.compiled import kernel_path
@@ -228,10 +234,14 @@ def _run(work: _Surveyed, run: RunDirectory | MemoryRun, progress: Tell) -> Fitt
     rows = CorpusRows(corpus.blocks, corpus.row_counts, work.row_bytes, work.slices, dense)
     problem = lay_out(flow, settings, asked.distortion, extent, rows, linked)
     engine = Engine(flow, problem, run, owners=owners_for(flow, problem))
-    # Between passes the driver alone is at work.
-    with threads_allowed(local_threads()), buffers_kept():
-        journal, fit, state, stop = _to_the_end(work, engine, progress)
-        flow.settle()
+    try:  # between passes the driver alone is at work
+        with threads_allowed(local_threads()), buffers_kept():
+            journal, fit, state, stop = _to_the_end(work, engine, progress)
+            flow.settle()
+    except BaseException:  # Ctrl-C in a notebook keeps the frame, and the frame keeps the owners
+        if engine.owners is not None:
+            engine.owners.leave()
+        raise
     stop = stop or UNFINISHED
     ended = {"stop": stop, "J": state.energy.value, "n_iter": journal.n_iter}
     if run.final() is None:
@@ -265,8 +275,12 @@ def _to_the_end(
             losses = 1 if journal.committed > committed else losses + 1
             committed = journal.committed
             if engine.owners is None or losses > MOST_LOSSES:
-                raise
-            log.info("%s", error)
+                raise ClusterError(
+                    "workers that own clusters must stay for an iteration, got them lost "
+                    f"{losses} times after commit {committed} ({error}); see why they die (for "
+                    f"want of memory?), and {AGAIN}"
+                ) from error
+            log.info("%s", str(error).partition("; ")[0])  # nobody needs to run anything again
             engine.owners.move()
 
 

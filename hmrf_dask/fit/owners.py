@@ -81,7 +81,8 @@ class Owners:
         slices = [problem.free[places[0]].block for places in problem.slices]
         self._rows = [*slices, *(part.block for part in problem.linked)]
         self.fit, self._numbers = uuid.uuid4().hex[:12], itertools.count()
-        weakref.finalize(self, _leave, flow, self.fit).atexit = False
+        self.leave = weakref.finalize(self, _leave, flow, self.fit)  # workers let go of everything
+        self.leave.atexit = False
         self.dead: deque[str] = deque(maxlen=REMEMBERED)
         step = block_of(self.n_features)  # see `tasks.cluster_totals`
         starts = np.arange(n_owners) * self.n_clusters // n_owners // step * step

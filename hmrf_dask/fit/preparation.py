@@ -301,7 +301,7 @@ def plan_tasks(
         tasks.append(TaskMemory("a task of first variation", (partition, summands, frozen)))
         moved = ("rows that move", 3 * settings.task_memory // SHARE)
         frozen = ("centroids and sums", 4 * dense)
-        tasks.append(TaskMemory("the moves of first variation", (moved, frozen)))
+        tasks.append(TaskMemory("a round of first variation", (moved, frozen)))
     if refining_starts:
         start.append(("its summands", _summands(facts, sample)))
     if pairs is not None:

@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from hmrf_dask.flow.clients import (
     SilentClusterError,
     active_client,
     ask,
+    begin,
     client_of,
     leave_the_pool,
     local_threads,
@@ -31,7 +33,7 @@ from hmrf_dask.flow.clients import (
     patience,
     setting,
 )
-from hmrf_dask.flow.crew import crew_of
+from hmrf_dask.flow.worker_count import worker_count_of
 from hmrf_dask.kernels.compiled import kernel_path, path_differences
 from hmrf_dask.storage.remote import signs_of_life, store_traffic
 
@@ -92,16 +94,43 @@ def futures_of(client: Any, kept: Sequence[Any]) -> list[Any]:
         return list(client.futures_of(list(kept)))
 
 
-def fetch(client: Any, futures: Sequence[Any], *, direct: bool | None = None) -> list[Any]:
-    """Return the results of futures that are done."""
+def fetch(
+    client: Any,
+    futures: Sequence[Any],
+    *,
+    direct: bool | None = None,
+    needed: frozenset[str] = frozenset(),
+) -> list[Any]:
+    """Return the results of futures that are done.
+
+    One that dies with its worker is computed again. LostOwnerError where that cannot be: one of the
+    `needed` workers is gone.
+    """
     done = list(futures)
     try:
         with _named_if_lost("results must stay until they are fetched, got them lost"):
-            gather = partial(client.gather, done, direct=direct)
-            return list(ask(client, "results must come", gather))
-    except LostWorkError:  # the same keys are run again: nothing old may answer
+            coming = begin(client, partial(client.gather, done, direct=direct))
+            _watch_until(coming, client, needed)
+            return list(ask(client, "results must come", partial(asyncio.wrap_future, coming)))
+    except (LostWorkError, LostOwnerError):  # the same keys may be run again: nothing old answers
         _cancel(client, done)
         raise
+
+
+def _watch_until(coming: Future[Any], client: Any, needed: frozenset[str]) -> None:
+    """Wait for results as long as the workers that may have to make them again are there."""
+    began, allowed = time.monotonic(), no_progress()
+    while needed and time.monotonic() - began < allowed:
+        if wait([coming], min(POLL, allowed / 10)).done:
+            return
+        with suppress(SilentClusterError):
+            check_there(needed, workers_by_name(client, seconds=_soon()))
+
+
+def check_there(needed: frozenset[str], workers: Mapping[str, Any]) -> None:
+    """Raise LostOwnerError where workers that tasks are bound to are gone."""
+    if gone := sorted(needed - workers.keys()):
+        raise LostOwnerError(f"workers must stay, got {', '.join(gone)} gone; {AGAIN}")
 
 
 def compute(*values: Any) -> tuple[Any, ...]:
@@ -119,16 +148,16 @@ def compute(*values: Any) -> tuple[Any, ...]:
 def _wait(
     client: Any, futures: Sequence[Any], keys: Collection[str], needed: frozenset[str]
 ) -> None:
-    from distributed import wait
+    from distributed import wait as wait_for_futures
 
     watch = Watch(client, keys, needed)
-    if crew_of(client).is_due:
+    if worker_count_of(client).is_due:
         watch.look(0)
     lost = f"the scheduler must stay, got {watch.address} gone, or the work cancelled"
     while not any(future.status == "error" for future in futures):
         try:
             with _named_if_lost(lost):
-                wait(futures, timeout=min(POLL, no_progress() / 10))
+                wait_for_futures(futures, timeout=min(POLL, no_progress() / 10))
             break
         except TimeoutError:
             watch.look(sum(future.done() for future in futures))
@@ -195,7 +224,7 @@ class Watch:
         self._keys = frozenset(map(str, keys))
         self._asked = list(keys)
         self._progress = self._took_work = self._noticed = self._answered = time.monotonic()
-        self._crew = crew_of(client)
+        self._worker_count = worker_count_of(client)
         self._done = 0
         self._transfers = -1
         self._statuses: dict[Any, Any] | None = None
@@ -213,12 +242,11 @@ class Watch:
             return
         now = self._answered = time.monotonic()
         self._states = {name: WorkerState.of(worker) for name, worker in found.items()}
-        if gone := sorted(self._needed - found.keys()):
-            raise LostOwnerError(f"workers must stay, got {', '.join(gone)} gone; {AGAIN}")
+        check_there(self._needed, found)
         for name, state in self._states.items():
             if self._heard.get(name, (None,))[0] != state.last_seen:
                 self._heard[name] = state.last_seen, now
-        self._crew.check(len(found), self.address)
+        self._worker_count.check(len(found), self.address)
         works = self._lives_go_on(now)
         self._judge(ended or works or self._tasks_end())
         self._check_taken(ended)

@@ -325,13 +325,12 @@ class DaskFlow(Dataflow):
         return _submitted(client, tasks, {}, rather)
 
     def begin(self, values: Sequence[Lazy]) -> list[Lazy]:
-        """Return the values as `persist` does, and wait for none; each keeps its only worker."""
+        """Return the values as `persist` does, and wait for none."""
         client = active_client()
         if client is None:
             return self.persist(values)
         tasks = [planned(value) for value in values]
-        begun = _begun(client, tasks, places_of(tasks), {})
-        return [replace(kept, place=task.place) for kept, task in zip(begun, tasks, strict=True)]
+        return _begun(client, tasks, places_of(tasks), {})
 
     def settle(self) -> None:
         """Wait for values that are on their way though nothing wants them any more."""
@@ -407,7 +406,8 @@ def places_of(tasks: Sequence[Planned]) -> dict[str, str]:
 
 def _gathered(client: Any, tasks: Sequence[Planned], places: Mapping[str, str]) -> list[Any]:
     futures = [kept.layer[kept.key] for kept in _submitted(client, tasks, places)]
-    return fetch(client, futures, direct=reaches_workers(client))
+    needed = frozenset(places.values())
+    return fetch(client, futures, direct=reaches_workers(client), needed=needed)
 
 
 def _submitted(
@@ -427,7 +427,8 @@ def _begun(
 ) -> list[Planned]:
     """Return tasks given to workers, their values kept there as soon as they are made.
 
-    By key, `places` are the only workers of tasks, and `rather` those that take them if they can.
+    Each has its only worker still: a value that is lost is made again there alone. By key, `places`
+    are the only workers of tasks, and `rather` those that take them if they can.
     """
     import dask
     from dask.base import annotate
@@ -439,7 +440,8 @@ def _begun(
         placed = annotate(workers=by_key.__getitem__, allow_other_workers=loose)
     # The model travels in the graph, once a pass: that is what Dask would warn of.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}), placed:
-        return list(client.persist(list(tasks), retries=setting("retries", 3)))
+        begun = client.persist(list(tasks), retries=setting("retries", 3))
+    return [replace(kept, place=task.place) for kept, task in zip(begun, tasks, strict=True)]
 
 
 def task_memory() -> int:

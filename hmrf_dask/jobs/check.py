@@ -261,9 +261,9 @@ def _sample(
     segments: Sequence[DocumentSegment], sample: int
 ) -> tuple[Sequence[DocumentSegment], int]:
     """Return segments spread evenly over all, and how many documents are read of each."""
-    n_chosen = max(1, min(len(segments), sample // SMALLEST_SHARE))
+    n_chosen = min(len(segments), max(1, sample // SMALLEST_SHARE))
     chosen = [segments[number * len(segments) // n_chosen] for number in range(n_chosen)]
-    return chosen, max(1, sample // n_chosen)
+    return chosen, max(1, sample // max(1, n_chosen))  # a table may have no rows yet
 
 
 class _Reading:
@@ -379,8 +379,9 @@ def _judge(found: Findings, columns: Columns, job: Job | None) -> None:
     n_bad = found.bad_records + found.duplicate_ids
     quarantined = _leaves_out(job, n_bad, found.documents + found.bad_records)
     if not found.documents:
+        where = f"{seen} of {counted(found.files, 'file')}" if found.files else ""
         found.problems.append(
-            f"there must be documents, got none{seen} of {counted(found.files, 'file')}"
+            f"there must be documents, got none{where}"
             + ("; are these the columns that the manifest's documents: names?" if n_bad else "")
         )
     if n_bad and quarantined:

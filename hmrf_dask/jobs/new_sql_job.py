@@ -1,4 +1,4 @@
-"""A job for documents in a table of a database: what is there is looked up, and files proposed."""
+"""A job for documents in a table of a database: found there, and its files proposed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hmrf_dask.jobs.new_job import (
     write_new,
 )
 
-_SAMPLED: Final = 30  # tables whose rows are looked at, where nobody names one
+_SAMPLED: Final = 30  # tables whose first rows are read, where nobody names one
 _LISTED: Final = 12
 _PLAIN_TYPES: Final = {"bigint", "uuid", "numeric"}  # of ids, which publishing can give back
 _WHOLE: Final = ("integer", "smallint", "bigint", "int", "int8", "int4", "int2", "serial")
@@ -111,7 +111,7 @@ def _listed(tables: Sequence[Table]) -> str:
     """Return tables as a person looks for one among them."""
     shown = []
     for one in tables[:_LISTED]:
-        rows = "" if one.n_rows is None else f"{one.n_rows:,} rows; "
+        rows = "" if one.n_rows is None else f"about {one.n_rows:,} rows; "
         names = ", ".join(column.name for column in one.columns[:8])
         more = ", …" if len(one.columns) > 8 else ""
         shown.append(f"{one.shown} ({rows}{names}{more})")

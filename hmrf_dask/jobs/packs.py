@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
@@ -187,6 +187,8 @@ class PackRecord:
     labels: tuple[str | None, ...]  # of each batch the file with its known classes
     kept: tuple[str | None, ...] = ()  # of each batch the file with the columns that are kept
     gone: tuple[str, ...] = ()  # files with ids of documents that a delta says are no more
+    # Of each batch of other sources than files the file with hashes of its documents.
+    hashes: tuple[str | None, ...] = ()
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: str) -> PackRecord:
@@ -331,6 +333,9 @@ class _Writer:
         self._labels: list[str | None] = []
         self._kept: list[str | None] = []
         self._gone: list[str] = []
+        self._hashes: list[str | None] = []
+        # A segment of rows may be read again for one of them; a file that changed counts as such.
+        self._is_hashed = bool(pack.files[0].resource)
 
     def record(self) -> PackRecord:
         """Return what was read so far."""
@@ -342,6 +347,7 @@ class _Writer:
             tuple(self._labels),
             tuple(self._kept),
             gone=tuple(self._gone),
+            hashes=tuple(self._hashes),
         )
 
     def write(self, parts: Sequence[tuple[int, Batch]]) -> Batch:
@@ -360,6 +366,10 @@ class _Writer:
         labels = {"label": whole.extra["label"]} if labelled else {}
         self._labels.append(self._write_columns("labels", batch_number, whole.ids, labels))
         self._kept.append(self._write_columns("kept", batch_number, whole.ids, whole.kept))
+        if self._is_hashed:
+            table = pa.table({"hash": hashes_of(whole)})
+            stem = f"hashes-{batch_number:05d}"
+            self._hashes.append(self._write(stem, "parquet", encode_parquet(table)))
         if whole.gone:
             stem = f"gone-{batch_number:05d}"
             table = pa.table({"id": pa.array(whole.gone, pa.string())})
@@ -407,6 +417,29 @@ class _Writer:
         name = f"{FOLDER}/{self._key}/{stem}-{digest(data)[:_HASH]}.{ending}"
         self._storage.write(name, data)
         return name
+
+
+def hashes_of(batch: Batch) -> pa.Array:
+    """Return a hash of each document: of its id, and of all that is read of it.
+
+    Examples
+    --------
+    >>> first, second = (hashes_of(Batch(["7"], [text])) for text in ("jam", "paper"))
+    >>> first == second, first == hashes_of(Batch(["7"], ["jam"]))
+    (False, True)
+    """
+    more = [column[name] for column in (batch.columns, batch.extra, batch.kept) for name in column]
+    hashes = [
+        blake2b(
+            "\0".join((one, text, *map(repr, known))).encode(errors="surrogatepass"), digest_size=8
+        )
+        for one, text, *known in zip(batch.ids, batch.texts, *more, strict=True)
+    ]
+    if batch.embeddings is not None:
+        for one, vector in zip(hashes, batch.embeddings, strict=True):
+            one.update(vector.tobytes())
+    joined = b"".join(one.digest() for one in hashes)
+    return pa.array(np.frombuffer(joined, "<u8"), pa.uint64())
 
 
 def _concatenated(batches: Sequence[Batch]) -> Batch:

@@ -49,10 +49,11 @@ class Report:
         None where nothing was fitted.
     files : dict
         Number of files with documents: `all` that are there; `new`, `changed` and `gone` since the
-        last release.
+        last release. Ranges of rows of other sources count as files.
     documents : dict
         Number of documents by their ids: `all`; `new` and `gone` since the last release; `changed`,
-        those that it had too, in a file that is new or changed; `moved`, those that it had too, in
+        those that it had too, in a file that is new or changed, and rows of other sources that are
+        not as they were; `moved`, those that it had too, in
         another cluster, and `moved_share`, 0 to 1, of those that it had too. Of all, `outliers` are
         of no cluster, where the method marks some: a document that becomes one, or is none any
         more, has moved. Also those `vectorised` in this run, and `quarantined` records of all
@@ -81,6 +82,8 @@ class Report:
     places : dict
         Where assignments, clusters, model, lineage, questions, suspect answers and rejects lie,
         below the output.
+    unit : {"file", "segment"}
+        What `files` counts: segments where some documents are in no file.
     """
 
     status: str
@@ -100,6 +103,7 @@ class Report:
     seconds: dict[str, float]
     places: dict[str, str]
     memory: dict[str, int] = field(default_factory=dict)
+    unit: str = "file"
 
     def to_json(self) -> bytes:
         """Return run.json. The output may be moved, so it is not in there."""

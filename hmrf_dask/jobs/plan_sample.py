@@ -69,6 +69,17 @@ class DocumentSample:
         """Whether every document is in it."""
         return len(self.records) == self.n_documents
 
+    def count(self, batch: Batch) -> None:
+        """Note that documents were read."""
+        self.n_read += len(batch.ids)
+        self.n_rejects += len(batch.rejects)
+        self.characters += sum(map(len, batch.texts))
+
+    def keep(self, batch: Batch, columns: Columns) -> None:
+        """Keep documents that were read, as they were written."""
+        self.ids += batch.ids
+        self.records += (encode_lines([record]) for record in _records(batch, columns))
+
     def lines(self, first: int, stop: int) -> bytes:
         """Return some of the documents as JSON Lines."""
         return b"".join(self.records[first:stop])
@@ -84,11 +95,11 @@ class DocumentSample:
 def sample_of(
     segments: Sequence[DocumentSegment], columns: Columns, most: int, folder: str
 ) -> DocumentSample:
-    """Return at most `most` documents of files, or of other sources where there are any."""
+    """Return at most `most` documents of segments, which may be files or of other sources."""
     files = [one.file for one in segments if one.file is not None]
     if len(files) == len(segments):
         return read_sample(files, columns, most, folder)
-    return _of_segments([one for one in segments if one.file is None], most)
+    return _of_segments(segments, most)
 
 
 def _of_segments(segments: Sequence[DocumentSegment], most: int) -> DocumentSample:
@@ -122,13 +133,10 @@ def _read_first(found: DocumentSample, segment: DocumentSegment, share: int) -> 
     with closing(segment.read(rows=max(1, min(share, MODEST_ROWS)))) as batches:
         for batch in batches:
             n_read += len(batch.ids)
-            found.n_rejects += len(batch.rejects)
-            found.characters += sum(map(len, batch.texts))
-            found.ids += batch.ids
-            found.records += (encode_lines([one]) for one in _records(batch, segment.columns))
+            found.count(batch)
+            found.keep(batch, segment.columns)
             if n_read >= share:
                 break
-    found.n_read += n_read
     return n_read
 
 
@@ -181,20 +189,17 @@ def _read(found: DocumentSample, place: Place, columns: Columns, share: int) -> 
 
     Rows of Parquet are known without reading them all.
     """
-    is_counted, n_read, n_kept = place.source.format == "parquet", 0, 0
+    is_counted, n_read = place.source.format == "parquet", 0
     rows = max(1, min(share, MODEST_ROWS))
     with closing(read_batches(place.source, columns, batch_rows=rows)) as batches:
         for batch in batches:
+            is_kept = n_read < share
             n_read += len(batch.ids)
-            found.n_rejects += len(batch.rejects)
-            found.characters += sum(map(len, batch.texts))
-            if n_kept < share:
-                found.ids += batch.ids
-                found.records += (encode_lines([one]) for one in _records(batch, columns))
-                n_kept += len(batch.ids)
-            elif is_counted:
+            found.count(batch)
+            if is_kept:
+                found.keep(batch, columns)
+            if is_counted and n_read >= share:
                 break
-    found.n_read += n_read
     n_there = _rows_of(place.source) if is_counted else n_read
     found.bytes_read += round((place.n_bytes or place.source.size) * n_read / max(n_there, 1))
     return n_there

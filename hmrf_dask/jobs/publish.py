@@ -24,7 +24,7 @@ from hmrf_dask.databases.publication import (
 )
 from hmrf_dask.databases.relations import Mark
 from hmrf_dask.documents.manifest import ASSIGNED
-from hmrf_dask.errors import SourceUnavailableError
+from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceUnavailableError
 from hmrf_dask.jobs.assignments import NAME as CLUSTERS_FILE
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import SqlTarget
@@ -136,11 +136,11 @@ def _publication(target: SqlTarget, mark: Mark) -> Iterator[Publication]:
 
 @contextmanager
 def _said_what_is_there(number: int) -> Iterator[None]:
-    """Let an error that may pass say that the work of the run is not lost."""
+    """Let an error say that the work of the run is not lost."""
     try:
         yield
-    except SourceUnavailableError as error:
-        raise SourceUnavailableError(
+    except (ConfigurationError, InvalidInputError, SourceUnavailableError) as error:
+        raise type(error)(
             f"release {number} is there and not published yet: {error}; it is published then"
         ) from None
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.documents.manifest import base_of
@@ -37,6 +37,8 @@ FIT = "fit"
 SURVEY, STARTS, BEGINNING = "survey the rows", "run the starts", "label all rows"
 ENDING = "end the fit"
 CENTROIDS = ("model", "state")  # folders with files of K × d numbers
+# Settings of a job that are left out: readers of a database must not see clusters of a sample.
+_NOT_REHEARSED: Final = {"annotators", "cluster", "mode", "names", "private", "publish"}
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def _written(
         "resources": [{"name": "sample", "path": "documents/*.jsonl"}],
         "documents": inputs.manifest.documents.model_dump(mode="json", exclude_unset=True),
     }
-    left_out = {"answers", "annotators", "cluster", "names", "private", "mode", "manifest"}
+    left_out = {*_NOT_REHEARSED, "answers", "manifest"}
     job = inputs.job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=left_out)
     job |= {"$schema": "hmrf-dask/job/v1", "manifest": "manifest.yaml", "output": "out"}
     job["on_bad_record"] = "quarantine"
@@ -192,6 +194,10 @@ def _resolve_models(job: dict[str, Any], base: str) -> None:
 # ---- what it showed
 
 
+# By the event that ends it; BEGINNING is the first labels, a warm-up, what follows a fit.
+_PART_OF: Final = {"start": SURVEY, "candidate": STARTS, "chosen start": STARTS}
+
+
 @dataclass(frozen=True)
 class _FitTimes:
     """The seconds of a fit by its parts, and of each iteration and round."""
@@ -210,17 +216,13 @@ class _FitTimes:
         for event in events:
             now = datetime.fromisoformat(event["time"]).timestamp()
             took, last = now - last, now
-            kind, phase = event["event"], event.get("phase")
-            if kind == "start":
-                parts[SURVEY] += took
-            elif kind in ("candidate", "chosen start"):
-                parts[STARTS] += took
-            elif kind == "iteration" and phase == "fit" and event["iteration"] > 1:
+            is_iteration, phase = event["event"] == "iteration", event.get("phase")
+            if is_iteration and phase == "fit" and event["iteration"] > 1:
                 iterations.append(took)
-            elif kind == "iteration" and phase == "refine":
+            elif is_iteration and phase == "refine":
                 rounds.append(took)
-            else:  # the first labels, a warm-up, what follows a fit
-                parts[BEGINNING] += took
+            else:
+                parts[_PART_OF.get(event["event"], BEGINNING)] += took
         parts[ENDING] = max(0.0, seconds - (last - began))
         return _FitTimes(parts, iterations, rounds)
 

@@ -68,6 +68,7 @@ from hmrf_dask.jobs.report_fit import encode_classes
 from hmrf_dask.jobs.reshape import EDITS, Edits, encode_former
 from hmrf_dask.jobs.rows import JobRows, sweep
 from hmrf_dask.jobs.steps import JobFit, JobRun, Material
+from hmrf_dask.jobs.superseded import count_unchanged
 from hmrf_dask.jobs.words import words_of_partitions
 from hmrf_dask.measures.contingency import Contingency, merge, tabulate
 from hmrf_dask.measures.scores import normalized_mutual_info
@@ -86,7 +87,8 @@ from hmrf_dask.text.tfidf import Dense
 class Results:
     """What a run wrote: `files` are those of the release so far.
 
-    The last release had `n_changed` of the documents too, in files that are new or changed since.
+    The last release had `n_changed` of the documents too, in files that are new or changed since;
+    of other sources those that are not as they were.
     """
 
     files: Files
@@ -187,7 +189,13 @@ def _traced(
     sizes = shared.sizes.tolist()
     cells = shared.old, shared.new, shared.counts
     lineage = trace(_last_lineage(run), *cells, sizes, called)
-    return lineage, shared.n_changed
+    return lineage, _n_changed(run, material, shared)
+
+
+def _n_changed(run: JobRun, material: Material, shared: Overlap) -> int:
+    """Return how many documents of both releases changed; files do so as a whole."""
+    n_read = shared.n_changed  # of which rows that are as they were are no news
+    return max(n_read - count_unchanged(run, material.rows), 0) if n_read else 0
 
 
 def _in_changed_files(run: JobRun, material: Material) -> list[bool]:
@@ -234,7 +242,7 @@ def write_prediction(run: JobRun, material: Material) -> Results:
     if run.last_model.predictor().limits is not None:
         n_outliers = count_outliers(run.place, assignments_of(files | reused))
     return Results(
-        files | reused, lineage, violations, shared.n_changed,
+        files | reused, lineage, violations, _n_changed(run, material, shared),
         n_suspect=len(run.read_last(SUSPECTS).splitlines()),
         n_questions=run.previous.counts.get("questions", 0), chosen=run.kept_choice,
         n_outliers=n_outliers, edits=Edits.of(run.previous.ledger, len(lineage.ids)) or None,
@@ -403,6 +411,7 @@ def _report(
         mode=run.inputs.job.mode,
         start=results.start,
         files=run.changes.counted(),
+        unit="segment" if run.inputs.documents.listings else "file",
         documents={
             "all": n_documents,
             **outliers,

@@ -357,6 +357,13 @@ def _read_embeddings(storage: Storage, folder: str) -> _EmbeddingsRecord | None:
     return written
 
 
+def record_of_embeddings(key: str, place: Place) -> PackRecord | None:
+    """Return what reading a pack of embeddings reported, None where they are not written."""
+    folder = f"{EMBEDDINGS}/{key}"
+    written = _read_embeddings(place.storage, folder)
+    return None if written is None else PackRecord.of(written.told, f"{folder}/{WRITTEN}")
+
+
 def rows_of_release(release: Release, place: Place, n_features: int) -> list[SourceRows]:
     """Return the rows of all packs of a release, or raise what is wrong with them."""
     keys = {key.counts for entry in files_of(release.ledger).values() for key in entry.keys}

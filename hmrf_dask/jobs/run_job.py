@@ -447,8 +447,10 @@ def _left_tidy(run: JobRun) -> Iterator[None]:
     except TooManyRejectedError:
         raise  # its folder lists what was rejected, until the next run begins
     except (InvalidInputError, ConfigurationError):
-        last = read_if_whole(run.place.storage, run.parent.number - 1)
-        if last is None or last.run != run.run_id:
+        # Where only its publication failed, the release is there: it stays, and so does the last.
+        numbers = run.parent.number - 1, run.parent.number
+        made = [read_if_whole(run.place.storage, number) for number in numbers]
+        if all(one is None or one.run != run.run_id for one in made):
             remove_own(run.place.storage, run.name)
         raise
 

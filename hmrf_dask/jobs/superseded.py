@@ -1,4 +1,4 @@
-"""Documents that deltas of a source have anew, or say are gone: left out, with nothing read again.
+"""Documents that deltas of a source give again, or say are gone: left out, with nothing read again.
 
 What a pack was counted of stays as it is. Where a later delta has some of its documents, counts of
 the others take their place: the same files, and the numbers of the texts that are left out.
@@ -7,21 +7,33 @@ the others take their place: the same files, and the numbers of the texts that a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hmrf_dask.documents.segments import DocumentSegment
+from hmrf_dask.errors import UnreadableFileError
 from hmrf_dask.flow.dataflow import DaskFlow, Lazy
+from hmrf_dask.jobs.former import BUCKET
 from hmrf_dask.jobs.packs import FileDocuments, PackRecord, read_hashed
-from hmrf_dask.jobs.rows import CountedPack, names_made
+from hmrf_dask.jobs.rows import CountedPack, JobRows, names_made, record_of_embeddings
 from hmrf_dask.jobs.steps import JobRun
 from hmrf_dask.storage.whole_files import decode_parquet
-from hmrf_dask.text.files import CountedSource, Place, leave_out, read_ids, write_source
+from hmrf_dask.text.files import (
+    CountedSource,
+    Place,
+    leave_out,
+    read_ids,
+    read_left_out,
+    read_source,
+    write_source,
+)
 
 
 def live_packs(run: JobRun, packs: Sequence[CountedPack]) -> list[CountedPack]:
@@ -107,3 +119,79 @@ def _live(
 
 def _write(counts: CountedSource, place: Place) -> None:
     write_source(place.storage, counts)
+
+
+# ---- documents that were read again, and are as they were
+
+
+def count_unchanged(run: JobRun, rows: JobRows) -> int:
+    """Return how many documents of segments that are new or changed are as the last release had.
+
+    A segment is read again where any row of it changed, and so are the newest rows of before.
+    """
+    resources = tuple(f"{name}:" for name in run.inputs.documents.listings)
+    if not resources:
+        return 0
+    entries = run.last_files.items()
+    before = {one.counts for name, entry in entries if name.startswith(resources)
+              for one in entry.keys}  # fmt: skip
+    changed = [
+        (key, record.n_documents)
+        for key, record in zip(rows.keys, rows.records, strict=True)
+        if any(record.hashes) and not run.same.issuperset(record.paths)
+    ]
+    old, read = sorted(before.difference(rows.keys)), _read_counted
+    if not run.counts_words:
+        read = _read_ready
+    flow = DaskFlow()
+    tasks = [flow.lazy(_n_shared, read, old, new, run.place) for new in _groups(changed)]
+    return sum(flow.compute(tasks)) if old and tasks else 0
+
+
+def _groups(packs: Sequence[tuple[str, int]]) -> list[list[str]]:
+    """Return the keys of packs in groups that have about as many documents as one task takes."""
+    groups: dict[int, list[str]] = defaultdict(list)
+    so_far = 0
+    for key, n_documents in packs:
+        groups[so_far // BUCKET].append(key)
+        so_far += n_documents
+    return list(groups.values())
+
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def _n_shared(
+    read: Callable[[str, Place], Iterator[Hashes]],
+    old: Sequence[str],
+    new: Sequence[str],
+    place: Place,
+) -> int:
+    """Return how many documents of some packs others have too, and as they are."""
+    now = np.unique(np.concatenate([hashes for key in new for hashes in read(key, place)]))
+    return sum(int(np.isin(then, now).sum()) for key in old for then in read(key, place))
+
+
+def _read_counted(key: str, place: Place) -> Iterator[Hashes]:
+    """Yield the hashes of counted documents; none where these are gone, or have none."""
+    with suppress(UnreadableFileError):
+        source = read_source(place.storage, key)
+        batches = () if source is None else source.batches
+        hashes = () if source is None else PackRecord.of(source.record, key).hashes
+        for batch, name in zip(batches, hashes, strict=False):
+            if name is not None:
+                yield np.delete(_hashes(place, name), read_left_out(place.storage, batch))
+
+
+def _read_ready(key: str, place: Place) -> Iterator[Hashes]:
+    """Yield the hashes of documents whose rows are a column of embeddings."""
+    with suppress(UnreadableFileError):
+        record = record_of_embeddings(key, place)
+        for name in () if record is None else record.hashes:
+            if name is not None:
+                yield _hashes(place, name)
+
+
+def _hashes(place: Place, name: str) -> Hashes:
+    found: Hashes = read_hashed(place.storage, name, decode_parquet)["hash"].to_numpy()
+    return found

@@ -1,7 +1,7 @@
 """Totals by feature over clusters, which weights are learned from.
 
-They are floats, so they are added up in one order whoever has which clusters: an owner goes on from
-what the one before it returned, and blocks of clusters begin at the same ones everywhere.
+They are floats, so they are added up in one order whoever has which clusters: an owner continues
+from what the one before it returned, and blocks of clusters begin at the same ones everywhere.
 """
 
 from __future__ import annotations

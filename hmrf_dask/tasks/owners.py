@@ -29,7 +29,7 @@ from hmrf_dask.tasks.model import Limits, Model, without_sum
 from hmrf_dask.tasks.partitions import Step
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, Sized
 
-ASSEMBLED = 2  # models that a process has whole: that of a pass, and the one before it
+MODEL = "model"  # the kind of what is assembled: it, or the "sources" of a round
 CENTROIDS = "centroids-"  # begins the names of what owners write in commits
 MADE = " made"  # ends the name of what an owner said of centroids
 Metric = tuple[Distortion, FloatArray]
@@ -78,6 +78,7 @@ class Made(NamedTuple):
 _held: dict[
     tuple[str, int], Any
 ] = {}  # of all owners of this process, by version and first cluster
+_left: deque[str] = deque(maxlen=64)  # fits that have ended; a task of theirs may come later
 _lock = threading.Lock()
 _turns: dict[int, threading.Lock] = defaultdict(threading.Lock)  # by first cluster
 
@@ -91,6 +92,13 @@ def _take(name: str, first: int) -> Any:
             f"an owner must hold what it was given, got {name} of the clusters from {first} on "
             "gone; the fit resumes from its last commit"
         ) from None
+
+
+def _hold(name: str, first: int, value: Any) -> None:
+    """Hold a version for the owner, unless its fit has ended: a task of it may run still."""
+    with _lock:
+        if name.partition(".")[0] not in _left:
+            _held[name, first] = value
 
 
 def _forget(names: Sequence[str]) -> None:
@@ -134,7 +142,7 @@ def begin_sums(visit: Visit, name: str, parts: Sequence[Sums]) -> None:
         if (name, visit.first) not in _held:
             whole = add_sums(parts)
             sums = whole.dense if whole.is_dense and len(parts) > 1 else whole.to_dense()
-            _held[name, visit.first] = HeldSums(sums, whole.counts.copy())
+            _hold(name, visit.first, HeldSums(sums, whole.counts.copy()))
 
 
 def add_changes(visit: Visit, base: str, name: str, parts: Sequence[Sums], in_place: bool) -> None:
@@ -149,7 +157,7 @@ def add_changes(visit: Visit, base: str, name: str, parts: Sequence[Sums], in_pl
         sums = before.sums if in_place else before.sums.copy()
         change = joined(parts)
         change.add_into(sums)
-        _held[name, visit.first] = HeldSums(sums, before.counts + change.counts)
+        _hold(name, visit.first, HeldSums(sums, before.counts + change.counts))
 
 
 def place_centroids(
@@ -157,7 +165,7 @@ def place_centroids(
 ) -> None:
     """Hold the centroids of the owner's clusters as they are."""
     _forget(visit.dead)
-    _held[name, visit.first] = _model(metric, numbers, np.array(rows, np.float64))
+    _hold(name, visit.first, _model(metric, numbers, np.array(rows, np.float64)))
 
 
 class KeptRows(NamedTuple):
@@ -189,7 +197,7 @@ def restore_centroids(
     model = _model(metric, numbers, np.zeros((len(sums.sums), sums.sums.shape[1] - 1)))
     made = _centroids(model, sums)
     kept.put(visit.first, made)
-    _held[names[1], visit.first] = replace(model, centroids=made)
+    _hold(names[1], visit.first, replace(model, centroids=made))
 
 
 def remake(
@@ -216,7 +224,8 @@ def remake(
         vacant = without_sum(sums.sums)
         closed = None if made.closed is None else int(made.closed)
         answer = Made(closed, made.closed_before, changes if near else None, vacant)
-        _held[name, visit.first], _held[name + MADE, visit.first] = model, answer
+        _hold(name, visit.first, model)
+        _hold(name + MADE, visit.first, answer)
         return answer
 
 
@@ -301,8 +310,7 @@ def leave(fit: str) -> None:
         _left.append(fit)
         for key in [key for key in _held if key[0].startswith(fit)]:
             _held.pop(key, None)
-        for name in [name for name in _assembled if name.startswith(fit)]:
-            _assembled.pop(name, None)
+        _assembled.pop(fit, None)
     if keeping := _keeping.pop(fit, None):
         keeping.close()
 
@@ -342,10 +350,11 @@ class Sketch(Sized):
     drift: CentroidDrift | None
 
 
-_assembled: dict[str, Any] = {}  # by name: models, or the sources of a round
+# By fit: the name and the value of its model, and of the sources of a round under it. The driver
+# never asks for the one before again, and two of them with their tables are most of a worker.
+_assembled: dict[str, dict[str, tuple[str, Any]]] = {}
 _assembling = threading.RLock()
 _keeping: dict[str, ExitStack] = {}  # by fit
-_left: deque[str] = deque(maxlen=64)  # fits that have ended; a task of theirs may come later
 
 
 def assembled(sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray]) -> Model:
@@ -358,7 +367,7 @@ def assembled(sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray]) -> M
         object.__setattr__(model, "drift", sketch.drift)
         return model
 
-    made: Model = _once(sketch.name, whole)
+    made: Model = _once(MODEL, sketch.name, whole)
     return made
 
 
@@ -384,8 +393,11 @@ def joined_rows(pieces: Sequence[FloatArray]) -> FloatArray:
     return out
 
 
-def _once(name: str, make: Callable[[], Any]) -> Any:
-    """Return what `make` returned when a task of this process first asked for it."""
+def _once(kind: str, name: str, make: Callable[[], Any]) -> Any:
+    """Return what `make` returned when a task of this process first asked for it.
+
+    The one before is forgotten first, so that the next may take its memory.
+    """
     with _assembling:
         fit = name.partition(".")[0]
         if fit in _left:
@@ -393,11 +405,13 @@ def _once(name: str, make: Callable[[], Any]) -> Any:
         if fit not in _keeping:  # arrays of its models take one another's memory
             _keeping[fit] = ExitStack()
             _keeping[fit].enter_context(buffers_kept())
-        if name not in _assembled:
-            while len(_assembled) >= ASSEMBLED:
-                del _assembled[next(iter(_assembled))]
-            _assembled[name] = make()
-        return _assembled[name]
+        known = _assembled.setdefault(fit, {})
+        if kind not in known or known[kind][0] != name:
+            if kind == MODEL:
+                known.clear()
+            known.pop(kind, None)
+            known[kind] = name, make()
+        return known[kind][1]
 
 
 def assembled_ready(
@@ -420,7 +434,7 @@ def assembled_sources(
         sums, counts, squares = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         return Sources(model, sums, counts, squares, optimal)
 
-    made: Sources = _once(name, whole)
+    made: Sources = _once("sources", name, whole)
     return made
 
 

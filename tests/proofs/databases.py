@@ -12,8 +12,8 @@ from tests.support.job_corpus import JobCorpus
 from tests.support.postgres import WAY_OUT, Postgres, programs
 from tests.support.published_jobs import NIGHTS, URL_ENV, published_jobs
 
-TIMES = 10  # that all nights are played, each with a kill: half at statements, half at moments
-ENDED = 3  # nights at most that had ended before they were to be killed
+TIMES = 4  # that all nights are played, each with a kill: half at statements, half at moments
+ENDED = 2  # nights at most that had ended before they were to be killed
 PER_NIGHT = 600
 
 

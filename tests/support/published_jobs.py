@@ -105,10 +105,21 @@ def _state(table: str) -> list[Any] | None:
 
 
 def _read(path: Path, table: Path, stop: Path) -> None:
-    """Write down each state that is seen until a file is there, and how often was read."""
+    """Write down each state that is seen until a file is there, and how often was read.
+
+    Whose snapshot is older than the first release may find the view, and nothing in it: that is
+    as if there were none, but only until a release was seen.
+    """
     seen: dict[str, int] = {}
+    with_release: set[str] = set()
     while not stop.exists():
-        state = json.dumps(_state(table.read_text()))
+        name = table.read_text()
+        found = _state(name)
+        if found is not None and found[0]:
+            with_release.add(name)
+        elif name not in with_release:
+            found = None
+        state = json.dumps(found)
         seen[state] = seen.get(state, 0) + 1
     path.write_text(json.dumps(seen))
 

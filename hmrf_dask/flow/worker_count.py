@@ -13,12 +13,12 @@ from hmrf_dask.storage.remote import seconds_of
 EVERY = 2.0  # seconds between two counts where no graph takes longer
 
 
-class Crew:
+class WorkerCount:
     """The workers of a cluster, by their number; short graphs add up to a long time.
 
     Examples
     --------
-    >>> Crew().check(0, "tcp://a:1")  # as nobody asked for any
+    >>> WorkerCount().check(0, "tcp://a:1")  # as nobody asked for any
     """
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class Crew:
             )
 
 
-_CREWS: WeakKeyDictionary[Any, Crew] = WeakKeyDictionary()
+_COUNTS: WeakKeyDictionary[Any, WorkerCount] = WeakKeyDictionary()
 
 
-def crew_of(client: Any) -> Crew:
-    """Return the crew of a client's cluster."""
-    return _CREWS.setdefault(client, Crew())
+def worker_count_of(client: Any) -> WorkerCount:
+    """Return the count of workers of a client's cluster."""
+    return _COUNTS.setdefault(client, WorkerCount())

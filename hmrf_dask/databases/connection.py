@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]{0,199}"
 TIMEOUT: Final = 1800.0  # seconds that a statement may take
 _LOCK_TIMEOUT = 30.0  # seconds that one may wait for others
-_DIALECTS = ("postgresql", "sqlite", "duckdb")
+_DIALECTS = {
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "sqlite": "sqlite",
+    "duckdb": "duckdb",
+}
 _BATCH_BYTES = 4 * 2**20
 _FORMS = "postgresql://host/name, sqlite:///tickets.db or duckdb:///tickets.duckdb"
 # Of an address that does not say otherwise: a dead network is noticed in minutes, not hours.
@@ -64,16 +69,18 @@ def checked_variable(name: str) -> str:
     return name
 
 
-def address_of(url_env: str) -> str:
+def address_of(
+    url_env: str, schemes: Collection[str] = tuple(_DIALECTS), forms: str = _FORMS
+) -> str:
     """Return the address of a database out of an environment variable."""
     url = os.environ.get(checked_variable(url_env), "").strip()
-    if dialect_of(url) is None:
+    if "://" not in url or url.partition("://")[0] not in schemes:
         # Never more than the scheme: the variable may be another one, and hold a secret.
         scheme = re.match("[a-z][a-z0-9+]{1,20}(?=://)", url)
         got = f"{scheme[0]}://…" if scheme else "another text" if url else "nothing"
         raise ConfigurationError(
             f"the environment variable {url_env} must hold the address of a database, such as "
-            f"{_FORMS}, got {got}; export it where the command and its workers run"
+            f"{forms}, got {got}; export it where the command and its workers run"
         )
     return url
 
@@ -87,7 +94,7 @@ def dialect_of(url: str) -> str | None:
     ('postgresql', 'sqlite', None)
     """
     scheme = url.partition("://")[0] if "://" in url else ""
-    return {"postgres": "postgresql"}.get(scheme, scheme if scheme in _DIALECTS else None)
+    return _DIALECTS.get(scheme)
 
 
 class Database:

@@ -532,12 +532,16 @@ def json_schema() -> dict[str, Any]:
     >>> json_schema()["title"], json_schema()["required"]
     ('Manifest', ['$schema', 'name', 'resources'])
     """
-    from hmrf_dask.documents.sql import SqlSettings  # it imports this module
+    from hmrf_dask.documents.mongo import MongoSettings  # these two import this module
+    from hmrf_dask.documents.sql import SqlSettings
 
     schema = Manifest.model_json_schema(by_alias=True)
     definitions = schema["$defs"]
-    definitions["SourceResource"]["properties"]["sql"] = {"$ref": "#/$defs/SqlSettings"}
-    definitions["SqlSettings"] = SqlSettings.model_json_schema()
+    known: dict[str, type[BaseModel]] = {"mongo": MongoSettings, "sql": SqlSettings}
+    for kind, settings in known.items():
+        named = {"$ref": f"#/$defs/{settings.__name__}"}
+        definitions["SourceResource"]["properties"][kind] = named
+        definitions[settings.__name__] = settings.model_json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA,

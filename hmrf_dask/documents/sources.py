@@ -29,7 +29,10 @@ BATCH_ROWS: Final = 10_000
 # than the id may be null.
 GONE: Final = "hmrf_dask_gone"
 # Kinds that the package brings: module and callable, by name.
-OWN: Final[Mapping[str, str]] = {"sql": "hmrf_dask.documents.sql:open_sql"}
+OWN: Final[Mapping[str, str]] = {
+    "mongo": "hmrf_dask.documents.mongo:open_mongo",
+    "sql": "hmrf_dask.documents.sql:open_sql",
+}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import sys
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ import fsspec
 import pytest
 import yaml
 
-from hmrf_dask.documents import sql
+from hmrf_dask.documents import keyed_records, sql
 from hmrf_dask.documents.manifest import SCHEMA, Columns, Manifest, SourceResource
 from hmrf_dask.documents.segments import Files
 from hmrf_dask.documents.sources import Segment, Source, open_source, register
@@ -180,6 +182,40 @@ class DuckdbShelf(SqliteShelf):
         return f"duckdb:///{path}"
 
 
+class MongoShelf(Shelf):
+    """A collection of mongomock, which answers as MongoDB does."""
+
+    says_changes = True
+
+    def begin(self) -> None:
+        mongomock = pytest.importorskip("mongomock")
+        patch = self.request.getfixturevalue("monkeypatch")
+        store = mongomock.store.ServerStore()
+        patch.setattr("pymongo.MongoClient", partial(mongomock.MongoClient, _store=store))
+        patch.setenv(NAME, "mongodb://reader:hunter2@localhost")
+        patch.setattr(keyed_records, "SEGMENT_ROWS", 8)
+        self.tickets = mongomock.MongoClient(_store=store).desk.tickets
+        self.n_changes = 0
+
+    @property
+    def resource(self) -> dict[str, Any]:
+        known = {"url_env": NAME, "database": "desk", "collection": "tickets", "key": "id"}
+        return {"mongo": {**known, "changed": "updated", "deleted": "closed"}}
+
+    def put(self, documents: Mapping[str, str]) -> None:
+        for name, text in documents.items():
+            values = {"text": text, "updated": self._now()}
+            self.tickets.update_one({"id": name}, {"$set": values}, upsert=True)
+
+    def remove(self, names: list[str]) -> None:
+        now = self._now()
+        self.tickets.update_many({"id": {"$in": names}}, {"$set": {"closed": now, "updated": now}})
+
+    def _now(self) -> datetime:
+        self.n_changes += 1
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=self.n_changes)
+
+
 class NoteShelf(Shelf):
     """The source that a page of the docs makes."""
 
@@ -222,6 +258,7 @@ KINDS: Final[dict[str, Callable[[Path, pytest.FixtureRequest], Shelf]]] = {
     "files": FileShelf,
     "s3": BucketShelf,
     "in memory": NoteShelf,
+    "mongo": MongoShelf,
     "sqlite": SqliteShelf,
     "postgresql": PostgresShelf,
     "duckdb": DuckdbShelf,

@@ -124,7 +124,7 @@ COMPILE := uv pip compile pyproject.toml --python-version 3.11 --upgrade --no-em
 lock:
 	@for name in lock lowest; do head -n 2 requirements/$$name.txt > requirements/.$$name.new; done
 	$(COMPILE) --group dev --universal --generate-hashes >> requirements/.lock.new
-	$(COMPILE) --extra s3 --extra postgresql --extra sqlite --extra duckdb --resolution lowest-direct > requirements/.lowest.in
+	$(COMPILE) --extra s3 --extra postgresql --extra sqlite --extra duckdb --extra mongo --resolution lowest-direct > requirements/.lowest.in
 	$(COMPILE) --group build --group test --constraint requirements/.lowest.in --generate-hashes >> requirements/.lowest.new
 	@for name in lock lowest; do mv requirements/.$$name.new requirements/$$name.txt; done
 	@rm requirements/.lowest.in

@@ -532,12 +532,17 @@ def json_schema() -> dict[str, Any]:
     >>> json_schema()["title"], json_schema()["required"]
     ('Manifest', ['$schema', 'name', 'resources'])
     """
-    from hmrf_dask.documents.mongo import MongoSettings  # these two import this module
+    from hmrf_dask.documents.mongo import MongoSettings  # these import this module
+    from hmrf_dask.documents.search import SearchSettings
     from hmrf_dask.documents.sql import SqlSettings
 
     schema = Manifest.model_json_schema(by_alias=True)
     definitions = schema["$defs"]
-    known: dict[str, type[BaseModel]] = {"mongo": MongoSettings, "sql": SqlSettings}
+    known: dict[str, type[BaseModel]] = {
+        "mongo": MongoSettings,
+        "search": SearchSettings,
+        "sql": SqlSettings,
+    }
     for kind, settings in known.items():
         named = {"$ref": f"#/$defs/{settings.__name__}"}
         definitions["SourceResource"]["properties"][kind] = named

@@ -31,6 +31,7 @@ GONE: Final = "hmrf_dask_gone"
 # Kinds that the package brings: module and callable, by name.
 OWN: Final[Mapping[str, str]] = {
     "mongo": "hmrf_dask.documents.mongo:open_mongo",
+    "search": "hmrf_dask.documents.search:open_search",
     "sql": "hmrf_dask.documents.sql:open_sql",
 }
 

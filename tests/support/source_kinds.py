@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import fsspec
 import pytest
@@ -26,6 +26,7 @@ from hmrf_dask.documents.segments import Files
 from hmrf_dask.documents.sources import Segment, Source, open_source, register
 from tests.support.documentation import ROOT, blocks
 from tests.support.job_corpus import JobCorpus
+from tests.support.search_server import search_server
 from tests.support.tables import NAME, Tickets, opened_duckdb
 
 COLUMNS: Final = Columns()  # id and text
@@ -216,6 +217,38 @@ class MongoShelf(Shelf):
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=self.n_changes)
 
 
+class SearchShelf(Shelf):
+    """An index of a stand-in, which answers what is asked of Elasticsearch."""
+
+    says_changes = True
+    types: ClassVar = {"id": "keyword", "text": "text", "updated": "long", "closed": "long"}
+
+    def begin(self) -> None:
+        patch = self.request.getfixturevalue("monkeypatch")
+        opened = search_server("tickets", types=self.types)
+        self.server = opened.__enter__()
+        self.request.addfinalizer(lambda: opened.__exit__(None, None, None))
+        patch.setenv(NAME, self.server.address)
+        patch.setattr(keyed_records, "SEGMENT_ROWS", 8)
+        self.n_changes = 0
+
+    @property
+    def resource(self) -> dict[str, Any]:
+        known = {"url_env": NAME, "index": "tickets", "key": "id"}
+        return {"search": {**known, "changed": "updated", "deleted": "closed"}}
+
+    def put(self, documents: Mapping[str, str]) -> None:
+        for name, text in documents.items():
+            self.n_changes += 1
+            row = self.server.documents.setdefault(name, {})
+            row.update(id=name, text=text, updated=self.n_changes)
+
+    def remove(self, names: list[str]) -> None:
+        self.n_changes += 1
+        for name in names:
+            self.server.documents[name].update(closed=1, updated=self.n_changes)
+
+
 class NoteShelf(Shelf):
     """The source that a page of the docs makes."""
 
@@ -259,6 +292,7 @@ KINDS: Final[dict[str, Callable[[Path, pytest.FixtureRequest], Shelf]]] = {
     "s3": BucketShelf,
     "in memory": NoteShelf,
     "mongo": MongoShelf,
+    "search": SearchShelf,
     "sqlite": SqliteShelf,
     "postgresql": PostgresShelf,
     "duckdb": DuckdbShelf,

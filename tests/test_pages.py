@@ -45,7 +45,7 @@ def _report(output: str) -> Report:
         },
         "fit": {"J": 7.0, "iterations": 1, "stop_reason": "settled"},
         "clusters": {"number": 4, "kept": 4},
-        "nmi": None, "seconds": {}, "places": {"clusters": "clusters.parquet"},
+        "nmi": None, "unit": "file", "seconds": {}, "places": {"clusters": "clusters.parquet"},
     }  # fmt: skip
     known = Report.__dataclass_fields__
     return Report(**{name: content.get(name) for name in known})

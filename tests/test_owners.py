@@ -58,7 +58,6 @@ def workers() -> Iterator[Client]:
 def owned(workers: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """Let both of them own clusters, however few there are."""
     monkeypatch.setattr(cluster_totals, "TOGETHER", 1)
-    tasks._held.clear()  # what fits left here whose cluster ended before them
     with dask.config.set({"hmrf.owners": 2}):
         yield workers
 

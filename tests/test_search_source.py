@@ -152,3 +152,16 @@ def test_a_server_that_is_not_there_is_tried_again_later(
     monkeypatch.setenv(NAME, "ftp://host")
     with pytest.raises(ConfigurationError):
         source().segments("", None)
+
+
+def test_a_login_goes_to_no_other_server(
+    server: SearchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with search_server("tickets", types=TYPES) as other:
+        asked: list[int] = []
+        other.failing = lambda: asked.append(1)
+        elsewhere = other.address.partition("@")[2]
+        server.failing = lambda: (302, {"elsewhere": f"http://{elsewhere}/"})
+        with pytest.raises(ConfigurationError, match="302, it sends elsewhere; give the address"):
+            source().segments("", None)
+    assert not asked

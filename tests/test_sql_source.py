@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -171,6 +172,36 @@ def test_a_row_without_a_key_is_quarantined_not_lost(tickets: Tickets) -> None:
     tickets.run("INSERT INTO tickets VALUES ('a', 'good'), (NULL, 'no key'), (NULL, 'none')")
     good, bad = taken(tickets.source())
     assert (good, bad) == ({"a": "good"}, {None: "the id ('id') is missing"})
+
+
+def test_a_row_with_half_a_key_is_read_once(tickets: Tickets) -> None:
+    tickets.run("CREATE TABLE tickets (a text, b text, text text)")
+    tickets.run("INSERT INTO tickets VALUES ('a', 'x', 'good'), ('a', NULL, 'half')")
+    tickets.run("INSERT INTO tickets VALUES ('b', 'y', 'good too')")
+    source = tickets.source(key=["a", "b"])
+    assert read_by(source, listed(source).segments) == ["good", "good too", "half"]
+
+
+def test_a_changed_row_without_a_key_is_read_once(tickets: Tickets) -> None:
+    tickets.run("CREATE TABLE tickets (id text, text text, updated integer)")
+    tickets.run("INSERT INTO tickets VALUES ('a', 'good', 1)")
+    source = tickets.source(changed="updated")
+    before = listed(source)
+    tickets.run("INSERT INTO tickets VALUES (NULL, 'no key', 2), ('b', 'new', 3)")
+    after = changed_since(source, before)
+    deltas = after.segments[len(before.segments) :]
+    assert read_by(source, deltas) == ["new", "no key"]
+
+
+def read_by(source: SqlSource, segments: Sequence[Segment]) -> list[str]:
+    """Return the texts of all segments, sorted."""
+    with source.snapshot() as snapshot:
+        return sorted(
+            text
+            for one in segments
+            for batch in source.read(one, snapshot, ["id", "text"])
+            for text in batch.column(1).to_pylist()
+        )
 
 
 # ---- values

@@ -67,8 +67,9 @@ def plan(
 
     Documents, features, answers; memory of the driver and of each worker; seconds of each step,
     and under more threads or workers; bytes and hours. The rehearsals are the JOB itself, run on
-    this machine in a temporary folder that is gone afterwards, for 5 to 20 seconds; nothing else
-    is written. It ends with 78 where a run would be refused for want of memory here.
+    this machine in a temporary folder that is gone afterwards, for 5 to 20 seconds, longer where
+    the JOB chooses K; nothing else is written. It ends with 78 where a run would be refused for
+    want of memory here.
     """
     scheduler_option(where)
     with shown_progress(quiet=quiet) as tell:

@@ -14,8 +14,7 @@ from hmrf_dask.documents.keyed_query import (
     NO_KEY,
     Bound,
     ChangedError,
-    Fingerprint,
-    KeyedQuery,
+    HashingQuery,
     Range,
 )
 from hmrf_dask.errors import ConfigurationError
@@ -26,7 +25,7 @@ _GROWS: Final = (*_WHOLE, "HUGEINT", "DECIMAL", "VARCHAR", "TIMESTAMP", "DATE")
 _OVERLAP_ROWS: Final = 100
 
 
-class DuckdbQuery(KeyedQuery):
+class DuckdbQuery(HashingQuery):
     """A query of DuckDB; nobody writes while a process has the file open."""
 
     @cached_property
@@ -70,7 +69,7 @@ class DuckdbQuery(KeyedQuery):
         condition = f"{last[0]} {sign} {last[1]}"
         for key, value in reversed(parts):
             condition = f"({key} {sign[0]} {value} OR ({key} = {value} AND {condition}))"
-        return " AND ".join([*(f"{key} IS NOT NULL" for key in self._keys), condition])
+        return condition
 
     def _n_bytes(self, expression: str) -> str:
         return f"strlen({expression})"
@@ -109,21 +108,6 @@ class DuckdbQuery(KeyedQuery):
         hashed = f"md5_number_lower({self._joined([self.document_id()])})"
         found = self._database.rows(f"SELECT count(*), CAST(sum({hashed}) AS VARCHAR) {self._from}")
         return " ".join(map(str, found[0]))
-
-    def fingerprints(
-        self, bounds: Sequence[Bound], ranges: Sequence[Range]
-    ) -> dict[int, Fingerprint]:
-        """Return what is in each bucket; hashes of rows are added, so their order is no matter."""
-        columns = f"{self._bucket(bounds)} AS b, {self._size()} AS size, {self._hash()} AS h"
-        rows = f"SELECT {columns} {self._from} WHERE {self._any_of(ranges)}"
-        found = self._database.rows(
-            "SELECT b, count(*), CAST(sum(size) AS BIGINT), CAST(sum(h) AS VARCHAR) "
-            f"FROM ({rows}) AS s GROUP BY b"
-        )
-        return {
-            int(b): Fingerprint(int(rows), int(size), str(hashed))
-            for b, rows, size, hashed in found
-        }
 
     def takes(self, bounds: Sequence[Bound]) -> bool:
         """Return whether bounds are of the types of the key, and in their order."""

@@ -203,10 +203,19 @@ class KeyedQuery(ABC):
     def _is_up_to(self, bound: Bound) -> str:
         return f"{self._key} <= {self._literals(bound)}"
 
+    @property
+    def _no_key(self) -> str:
+        return " OR ".join(f"{key} IS NULL" for key in self._keys)
+
+    @property
+    def _whole_key(self) -> str:
+        return " AND ".join(f"{key} IS NOT NULL" for key in self._keys)
+
     def _within(self, rows: Range, ids: Sequence[str] = ()) -> str:
-        """Return the condition of a range."""
-        no_key = " OR ".join(f"{key} IS NULL" for key in self._keys)
-        parts = [f"({no_key})"] if rows.nulls else []
+        """Return the condition of a range; one without bounds has rows without a key, too."""
+        parts = [f"({self._no_key})"] if rows.nulls else []
+        if len(self._keys) > 1 and (rows.after is not None or rows.to is not None):
+            parts.append(self._whole_key)  # a part alone may decide a comparison
         if rows.after is not None:
             parts.append(self._is_after(rows.after))
         if rows.to is not None:
@@ -223,6 +232,11 @@ class KeyedQuery(ABC):
             parts.append(f"{self._text(self.document_id())} IN ({named or 'NULL'})")
         return " AND ".join(parts) or "1 = 1"
 
+    def _segment(self, rows: Range, ids: Sequence[str] = ()) -> str:
+        """Return the condition of the rows of a segment: those without a key are in their own."""
+        within = self._within(rows, ids)
+        return within if rows.nulls else f"{within} AND {self._whole_key}"
+
     def _any_of(self, ranges: Sequence[Range]) -> str:
         return " OR ".join(f"({self._within(one)})" for one in ranges)
 
@@ -236,8 +250,7 @@ class KeyedQuery(ABC):
             below, above = tree(first, middle), tree(middle + 1, last)
             return f"CASE WHEN {self._is_up_to(bounds[middle])} THEN {below} ELSE {above} END"
 
-        no_key = " OR ".join(f"{key} IS NULL" for key in self._keys)
-        return f"CASE WHEN {no_key} THEN {NO_KEY} ELSE {tree(0, len(bounds))} END"
+        return f"CASE WHEN {self._no_key} THEN {NO_KEY} ELSE {tree(0, len(bounds))} END"
 
     def _size(self) -> str:
         """Return about how many bytes a row has, the same for the same texts."""
@@ -268,9 +281,8 @@ class KeyedQuery(ABC):
         """Return every `step`-th key of a range and the last one of `total`, each once."""
         names = [f"k{number}" for number in range(len(self._keys))]
         keys = [f"{self._text(key)} AS {name}" for key, name in zip(self._keys, names, strict=True)]
-        there = " AND ".join([self._within(rows), *(f"{key} IS NOT NULL" for key in self._keys)])
         place = f"row_number() OVER (ORDER BY {', '.join(self._keys)}) AS n"
-        numbered = f"SELECT {', '.join(keys)}, {place} {self._from} WHERE {there}"
+        numbered = f"SELECT {', '.join(keys)}, {place} {self._from} WHERE {self._segment(rows)}"
         found = self._database.texts(
             f"SELECT {', '.join(names)} FROM ({numbered}) AS s "
             f"WHERE n % {step} = 0 OR n = {total} ORDER BY n"
@@ -290,7 +302,7 @@ class KeyedQuery(ABC):
         if rows.since is not None and self._gone:
             wanted[quoted(GONE)] = self._gone
         del stamp
-        yield from self._stream(wanted, self._within(rows, ids), n_rows)
+        yield from self._stream(wanted, self._segment(rows, ids), n_rows)
 
     @abstractmethod
     def _stream(
@@ -301,6 +313,29 @@ class KeyedQuery(ABC):
     def _ordered(self, wanted: Mapping[str, str], condition: str) -> str:
         shown = ", ".join(f"{expression} AS {name}" for name, expression in wanted.items())
         return f"SELECT {shown} {self._from} WHERE {condition} ORDER BY {', '.join(self._keys)}"
+
+
+class HashingQuery(KeyedQuery):
+    """A query in a database that hashes rows itself."""
+
+    @abstractmethod
+    def _hash(self) -> str:
+        """Return a hash of what a row holds, a number: those of rows are added, in any order."""
+
+    def fingerprints(
+        self, bounds: Sequence[Bound], ranges: Sequence[Range]
+    ) -> dict[int, Fingerprint]:
+        """See `KeyedQuery.fingerprints`."""
+        columns = f"{self._bucket(bounds)} AS b, {self._size()} AS size, {self._hash()} AS h"
+        rows = f"SELECT {columns} {self._from} WHERE {self._any_of(ranges)}"
+        found = self._database.rows(
+            "SELECT b, count(*), CAST(sum(size) AS BIGINT), CAST(sum(h) AS VARCHAR) "
+            f"FROM ({rows}) AS s GROUP BY b"
+        )
+        return {
+            int(b): Fingerprint(int(rows), int(size), str(hashed))
+            for b, rows, size, hashed in found
+        }
 
 
 class ChangedError(Exception):

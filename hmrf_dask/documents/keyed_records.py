@@ -306,7 +306,7 @@ class _Rows:
             self.n_bytes += 8 * len(value) if isinstance(value, list) else 0
 
     def taken(self) -> pa.RecordBatch:
-        """Return them, and begin anew."""
+        """Return them, and begin the next batch."""
         arrays = [pa.array(self._values[name], kind) for name, kind in self._types.items()]
         batch = pa.RecordBatch.from_arrays(arrays, list(self._types))
         self._clear()

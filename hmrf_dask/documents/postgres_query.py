@@ -8,7 +8,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from hmrf_dask.databases.statements import literal, quoted
-from hmrf_dask.documents.keyed_query import Bound, Fingerprint, KeyedQuery, Range
+from hmrf_dask.documents.keyed_query import Bound, HashingQuery
 from hmrf_dask.errors import ConfigurationError
 
 _WHOLE = frozenset(("int2", "int4", "int8"))
@@ -26,7 +26,7 @@ _OVERLAP = "1 hour"
 _OVERLAP_ROWS = 1000  # where what changed is no time
 
 
-class PostgresQuery(KeyedQuery):
+class PostgresQuery(HashingQuery):
     """A query of PostgreSQL, which hashes rows itself and shows one moment to many."""
 
     def _type(self, name: str) -> str:
@@ -73,20 +73,6 @@ class PostgresQuery(KeyedQuery):
 
     def _mark(self) -> str:
         return f"md5(ROW({', '.join(self._held().values())})::text)"
-
-    def fingerprints(
-        self, bounds: Sequence[Bound], ranges: Sequence[Range]
-    ) -> dict[int, Fingerprint]:
-        """Return what is in each bucket; hashes of rows are added, so their order is no matter."""
-        columns = f"{self._bucket(bounds)} AS b, {self._size()} AS size, {self._hash()} AS h"
-        rows = f"SELECT {columns} {self._from} WHERE {self._any_of(ranges)}"
-        found = self._database.rows(
-            f"SELECT b, count(*), sum(size)::bigint, sum(h)::text FROM ({rows}) AS s GROUP BY b"
-        )
-        return {
-            int(b): Fingerprint(int(rows), int(size), str(hashed))
-            for b, rows, size, hashed in found
-        }
 
     def takes(self, bounds: Sequence[Bound]) -> bool:
         """Return whether bounds are of the types of the key, and in the server's order by now."""

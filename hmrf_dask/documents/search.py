@@ -16,7 +16,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pydantic import Field
 
@@ -244,6 +244,16 @@ def _found(hit: Mapping[str, Any], key: str, fields: Sequence[str]) -> Found:
     return Found(str(value), json.dumps(value), {name: at(content, name) for name in fields})
 
 
+class _Staying(HTTPRedirectHandler):
+    """Goes nowhere else: the login is for the one address."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Let the answer be an error."""
+
+
+_OPENER: Final = build_opener(_Staying)
+
+
 class _Server:
     """A server over HTTP; what goes wrong is said in words, without the address."""
 
@@ -270,7 +280,7 @@ class _Server:
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self._base}/{path}", data, self._headers, method=method)
         try:
-            with urlopen(request, timeout=self._settings.timeout) as answer:
+            with _OPENER.open(request, timeout=self._settings.timeout) as answer:
                 found = json.loads(answer.read())
         except HTTPError as error:
             raise self._refusal(error) from None
@@ -294,6 +304,8 @@ class _Server:
                     f"{self._place}: there is no index {self._settings.index}; correct the manifest"
                 )
             said = f"{said} {' '.join(str(cause['root_cause'][0]['reason']).split())[:300]}"
+        if error.code < 400:
+            return ConfigurationError(f"{said}, it sends elsewhere; give the address of the server")
         if error.code in _LOGIN:
             return ConfigurationError(f"{said}; correct the user, password or rights")
         if error.code in _LATER or error.code >= 500:

@@ -131,7 +131,7 @@ class SqliteQuery(KeyedQuery):
             if bucket == NO_KEY:
                 where = replace(everywhere, nulls=True)
             hashed = _Hash()
-            for batch in self._stream(self._held(), self._within(where), 10_000):
+            for batch in self._stream(self._held(), self._segment(where), 10_000):
                 hashed.update(batch)
             prints[int(bucket)] = Fingerprint(int(rows), int(size), hashed.digest())
         return prints
@@ -148,7 +148,7 @@ class SqliteQuery(KeyedQuery):
         wanted |= held if checks else {}
         places = [list(wanted).index(name) for name in held] if checks else []
         hashed = _Hash()
-        for batch in self._stream(wanted, self._within(rows, ids), n_rows):
+        for batch in self._stream(wanted, self._segment(rows, ids), n_rows):
             hashed.update(
                 pa.RecordBatch.from_arrays(
                     [batch.column(place) for place in places], [str(place) for place in places]

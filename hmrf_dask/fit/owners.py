@@ -305,6 +305,7 @@ class Owners:
 def _leave(flow: Dataflow, fit: str) -> None:
     """Let workers know that nobody asks for anything of a fit any more, if they are there."""
     with suppress(Exception):
+        tasks.leave(fit)  # workers in this process may be gone before they are told
         flow.tell(tasks.leave, fit)
 
 

@@ -1,8 +1,9 @@
 """What a job will take: documents, memory, time and cost, from a sample of it that is rehearsed.
 
-The job runs three times over parts of the sample: once over a few documents, which shows what a
-process does once; then over all of the sample and over a part of it, which shows what grows with
-documents. What tasks need at most is what a fit itself plans with (`fit.preparation`).
+The job runs up to five times: over a few documents, which shows what a process does once; over all
+of the sample and over a part of it, which shows what grows with documents; over that part with
+answers; and where there is time over all of the sample again. What tasks need at most is what a
+fit itself plans with (`fit.preparation`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,7 @@ from typing import Any
 from hmrf_dask.constraints.answer_rows import CANNOT, MUST
 from hmrf_dask.distortions import make_distortion
 from hmrf_dask.errors import InvalidInputError, MemoryPlanError
-from hmrf_dask.fit.preparation import (
-    TaskMemory,
-    check_memory,
-)
+from hmrf_dask.fit.preparation import TaskMemory, check_memory
 from hmrf_dask.fit.refinement import refines
 from hmrf_dask.flow.clients import active_client, local_threads
 from hmrf_dask.flow.cluster import memory_of_all

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.documents.manifest import base_of
 from hmrf_dask.documents.segments import Documents
@@ -29,7 +30,6 @@ from hmrf_dask.jobs.places import last_release, model_of
 from hmrf_dask.jobs.plan_sample import DocumentSample
 from hmrf_dask.jobs.rows import rows_of_release
 from hmrf_dask.jobs.run_job import run_job
-from hmrf_dask.rows.files import BlockSource
 from hmrf_dask.text.files import Place
 from hmrf_dask.text.vectorise import corpus_of
 
@@ -116,7 +116,8 @@ def rehearse(
     output = copied.output
     events = _events_of(output, report.run)
     fit = _FitTimes.of(events, dict(marks)[FIT], seconds.pop(FIT))
-    n_features, rows = _rows_of(output)
+    model, corpus = _released(output)
+    n_features, rows = corpus.n_features, list(corpus.sources)
     return Rehearsal(
         n_documents=report.documents["all"],
         n_features=n_features,
@@ -132,7 +133,7 @@ def rehearse(
         n_answered=len({end for pair in pairs for end in pair[:2]}),
         driver_peak=peak_memory(),
         worker_peak=_worker_peak(),
-        labelling=_labelling(output),
+        labelling=_labelling(model, corpus),
     )
 
 
@@ -232,26 +233,21 @@ def _events_of(output: str, run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _rows_of(output: str) -> tuple[int, list[BlockSource]]:
-    """Return the number of features, and the rows of the release of a rehearsal."""
-    release = last_release(output)
-    assert release is not None
-    n_features = load(f"{output}/{model_of(release.files)}").cluster_centers_.shape[1]
-    corpus = corpus_of(rows_of_release(release, Place(output), n_features), {})
-    return n_features, list(corpus.sources)
-
-
-def _labelling(output: str) -> float:
-    """Return the seconds in which every row gets its nearest cluster, its file read before."""
+def _released(output: str) -> tuple[Any, Corpus]:
+    """Return the model and the rows of the release of a rehearsal."""
     release = last_release(output)
     assert release is not None
     model = load(f"{output}/{model_of(release.files)}")
-    n_features = model.cluster_centers_.shape[1]
-    corpus = corpus_of(rows_of_release(release, Place(output), n_features), {}).persist()
-    took = []
+    rows = rows_of_release(release, Place(output), model.cluster_centers_.shape[1])
+    return model, corpus_of(rows, {})
+
+
+def _labelling(model: Any, corpus: Corpus) -> float:
+    """Return the seconds in which every row gets its nearest cluster, its file read before."""
+    kept, took = corpus.persist(), []
     for _ in range(3):
         began = time.perf_counter()
-        compute(model.predict(corpus))
+        compute(model.predict(kept))
         took.append(time.perf_counter() - began)
     return min(took)
 

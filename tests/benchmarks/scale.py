@@ -31,7 +31,7 @@ from tests.benchmarks.scale_fit import SECONDS, TOPICS
 from tests.support.dask_processes import dask_processes
 from tests.support.hosts import Host, hosts, no_hosts
 
-TICK = 0.05  # seconds between two looks at links and processes
+TICK = 0.05  # seconds between two counts of links and processes
 MAX_ITER = 5
 FEW = 2000  # rows that the kernel is timed with
 

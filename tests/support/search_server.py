@@ -126,6 +126,8 @@ def search_server(index: str, **known: Any) -> Iterator[SearchServer]:
             data = json.dumps(found).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(data)))
+            if code == 302:
+                self.send_header("Location", found["elsewhere"])
             self.end_headers()
             self.wfile.write(data)
 

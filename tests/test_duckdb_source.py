@@ -16,7 +16,7 @@ from hmrf_dask.documents.manifest import Columns
 from hmrf_dask.errors import ConfigurationError, InvalidInputError, SourceUnavailableError
 from tests.support.tables import NAME, Tickets, documents_of, opened_duckdb, taken
 
-pytest.importorskip("duckdb", reason="no DuckDB")
+pytest.importorskip("duckdb", reason="no DuckDB: make setup")
 TEXT = "words of a ticket"
 
 

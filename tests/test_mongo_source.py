@@ -25,7 +25,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 @pytest.fixture
 def tickets(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a collection."""
-    mongomock = pytest.importorskip("mongomock")
+    mongomock = pytest.importorskip("mongomock", reason="no mongomock: make setup")
     store = mongomock.store.ServerStore()
     monkeypatch.setattr("pymongo.MongoClient", partial(mongomock.MongoClient, _store=store))
     monkeypatch.setenv(NAME, "mongodb://reader:hunter2@localhost")
@@ -214,7 +214,7 @@ def test_what_a_server_refuses_is_said_in_words(
 def test_no_answer_and_no_address_are_said_without_the_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("pymongo")
+    pytest.importorskip("pymongo", reason="no pymongo: make setup")
     from hmrf_dask.documents import mongo
 
     monkeypatch.setattr(mongo, "_WAIT_MS", 50)

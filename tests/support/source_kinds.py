@@ -174,7 +174,7 @@ class DuckdbShelf(SqliteShelf):
     dialect = "duckdb"
 
     def begin(self) -> None:
-        pytest.importorskip("duckdb", reason="no DuckDB")
+        pytest.importorskip("duckdb", reason="no DuckDB: make setup")
         super().begin()
 
     def address(self) -> str:
@@ -189,7 +189,7 @@ class MongoShelf(Shelf):
     says_changes = True
 
     def begin(self) -> None:
-        mongomock = pytest.importorskip("mongomock")
+        mongomock = pytest.importorskip("mongomock", reason="no mongomock: make setup")
         patch = self.request.getfixturevalue("monkeypatch")
         store = mongomock.store.ServerStore()
         patch.setattr("pymongo.MongoClient", partial(mongomock.MongoClient, _store=store))

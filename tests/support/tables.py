@@ -82,7 +82,7 @@ class Tickets:
 
 def opened_duckdb(path: str | Path = "") -> Any:
     """Return a connection that writes a file of DuckDB: that of `NAME`, or another."""
-    duckdb: Any = pytest.importorskip("duckdb", reason="no DuckDB")
+    duckdb: Any = pytest.importorskip("duckdb", reason="no DuckDB: make setup")
     return duckdb.connect(str(path) or os.environ[NAME].removeprefix("duckdb:///"))
 
 

@@ -24,7 +24,7 @@ from hmrf_dask.flow import dataflow, places
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels.gradients import squares_by_length
 from hmrf_dask.kernels.sums import Sums, add_sums
-from hmrf_dask.tasks import cluster_totals
+from hmrf_dask.tasks import cluster_totals, parcels
 from hmrf_dask.tasks import owners as tasks
 from hmrf_dask.tasks.cluster_totals import Clusters
 from hmrf_dask.tasks.model import Model
@@ -141,7 +141,9 @@ def test_owners_let_go_of_everything_at_the_end(owned: Client) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["add_changes", "remake"])
+@pytest.mark.parametrize(
+    "name", ["changed_by", "add_changes", "hand_over", "remake", "rows_since", "assembled"]
+)
 @pytest.mark.parametrize("n_dying", [1, 2])
 def test_workers_that_die_as_owners(process_client: Client, name: str, n_dying: int) -> None:
     process_client.wait_for_workers(2, timeout=60)
@@ -197,7 +199,7 @@ def test_a_kept_result_that_dies_with_its_owner(leaving: Any, way: str) -> None:
 def test_what_is_no_number_of_owners_is_refused(workers: Client) -> None:
     with (
         dask.config.set({"hmrf.owners": "many"}),
-        pytest.raises(ConfigurationError, match="auto or a number of owners from 0 to 32, got 'm"),
+        pytest.raises(ConfigurationError, match="auto or a number of owners from 0 to 256, got 'm"),
     ):
         CASE.fitted(3)
 
@@ -209,21 +211,44 @@ def test_an_owner_is_planned_for_in_the_place_of_whole_sums() -> None:
     assert owner.total == (3 + HELD) * 80 // 2
 
 
+class Here:
+    """Stands for worker processes: all of them are this one."""
+
+    here = "this"
+
+    def ask(self, function: Any, asked: Any) -> Any:
+        return ((number, function(*known)) for number, (_, known) in enumerate(asked))
+
+
+HERE: Any = Here()
+
+
 def test_a_task_that_runs_twice_changes_nothing_twice() -> None:
     visit = tasks.Visit(4, 6, ())
     nothing = np.zeros(0, np.int64)
-    ones = Sums(np.ones((2, 3), np.int64), nothing, nothing, np.ones(2, np.int64), 3)
+    ones = Sums(np.ones((6, 3), np.int64), nothing, nothing, np.ones(6, np.int64), 3)
+    first, second = (parcels.changed_by(f"7.{n}/0", [ones] * n, [0, 4, 6], HERE) for n in (1, 2))
+    with pytest.raises(LostOwnerError, match=r"7\.1/0 for the clusters from 4 on gone"):
+        tasks.begin_sums(visit, "7.1", (2, 3), first, HERE)  # a later pass has begun
+    tasks.leave("7")
+    first = parcels.changed_by("8.1/0", [ones], [0, 4, 6], HERE)
     for _ in range(2):
-        tasks.begin_sums(visit, "test.0", [ones])
+        tasks.begin_sums(visit, "8.1", (2, 3), first, HERE)
+    second = parcels.changed_by("8.2/0", [ones, ones], [0, 4, 6], HERE)
     for _ in range(2):
-        tasks.add_changes(visit, "test.0", "test.1", [ones, ones], True)
-    assert tasks._take("test.1", 4).sums.tolist() == [[3, 3, 3], [3, 3, 3]]
+        tasks.add_changes(visit, ("8.1", "8.2"), second, HERE, True)
+    assert tasks._take("8.2", 4).sums.tolist() == [[3, 3, 3], [3, 3, 3]]
+    assert tasks._take("8.2", 4).counts.tolist() == [3, 3]
     with pytest.raises(LostOwnerError, match=r"from 4 on gone"):
-        tasks.vacant_at(visit, "test.0")
-    tasks.leave("test")
+        tasks.vacant_at(visit, "8.1")
+    with pytest.raises(LostOwnerError, match=r"8\.2/0 for the clusters from 4 on gone"):
+        tasks.add_changes(visit, ("8.2", "8.3"), second, HERE, False)
+    assert tasks._take("8.2", 4).sums.tolist() == [[3, 3, 3], [3, 3, 3]]
+    tasks.leave("8")
+    assert not parcels._parcels
 
 
-def test_parts_of_sums_are_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parcels_are_the_sums() -> None:
     rng = np.random.default_rng(0)
     nothing = np.zeros(0, np.int64)
     whole = rng.integers(-9, 9, (7, 5))
@@ -233,12 +258,82 @@ def test_parts_of_sums_are_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     few = Sums(np.zeros((0, 0), np.int64), places, places, counts, 5)
     for cuts in ([0, 7], [0, 3, 7], [0, 1, 2, 3, 7]):
         for changes in ([dense], [few], [dense, few], [few, few]):
-            ends = list(pairwise(cuts))
-            parts = [tasks.part_of(changes, *end) for end in ends]
+            made = parcels.changed_by("9.1/0", changes, cuts, HERE)
+            held = []
+            for first, last in pairwise(cuts):
+                tasks.begin_sums(tasks.Visit(first, last, ()), "9.1", (last - first, 5), made, HERE)
+                held.append(tasks._take("9.1", first))
             together = add_sums(changes)
             expected = together.dense if together.is_dense else together.to_dense()
-            assert np.array_equal(np.concatenate([part.to_dense() for part in parts]), expected)
-            assert np.array_equal(np.concatenate([part.counts for part in parts]), together.counts)
+            assert np.array_equal(np.concatenate([part.sums for part in held]), expected)
+            assert np.array_equal(np.concatenate([part.counts for part in held]), together.counts)
+            assert np.array_equal(made.report.sums.counts, together.counts)
+            tasks._held.clear()
+
+
+class Counting(Here):
+    """Counts the rows that are sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def ask(self, function: Any, asked: Any) -> Any:
+        for number, rows in super().ask(function, asked):
+            self.sent.append(len(rows.centroids))
+            yield number, rows
+
+
+def test_only_centroids_that_changed_travel() -> None:
+    rng, peers, ranges = np.random.default_rng(2), Counting(), [(0, 4), (4, 9)]
+    metric: Any = (None, np.ones(5))
+    places = [("this", first) for first, _ in ranges]
+
+    def version(number: int, rows: np.ndarray[Any, Any], before: int | None) -> tasks.Sketch:
+        for first, last in ranges:
+            model = Model(*metric, rows[first:last])
+            if before is not None:
+                old = tasks._take(f"3.{before}", first)
+                changed = f"3.{before}", tasks._differing(old, model)
+                tasks._hold(f"3.{number}{tasks.CHANGED}", first, changed)
+            tasks._hold(f"3.{number}", first, model)
+        where = tasks.Places(f"3.{number}", rows.shape, tuple(places), peers)
+        return tasks.Sketch(f"3.{100 + number}", where, tasks.Numbers(0.0, 43), None, None)
+
+    rows = rng.random((9, 5))
+    first = tasks.assembled(version(0, rows, None), metric)
+    assert first.centroids.tolist() == rows.tolist()
+    memory = first.centroids.ctypes.data
+    del first
+    for number, clusters, sent in (
+        (1, [2, 8], [1, 1]),
+        (2, [], [0, 0]),
+        (3, [0, 1, 2, 7], [4, 1]),  # of the first owner more than half
+        (4, [4, 5, 6, 7], [0, 5]),
+    ):
+        rows = rows.copy()
+        rows[clusters, -1] *= -1.0 if number != 3 else 0.0
+        rows[clusters, -1] -= 0.0  # a sign of zero is a bit, too
+        peers.sent.clear()
+        model = tasks.assembled(version(number, rows, number - 1), metric)
+        assert model.centroids.tobytes() == rows.tobytes()
+        assert model.centroids.ctypes.data == memory
+        assert peers.sent == sent
+        del model
+    held, before = tasks.assembled(version(5, -rows, 4), metric), (-rows).tobytes()
+    peers.sent.clear()
+    other = tasks.assembled(version(6, rows, 5), metric)  # while a task has the one before
+    assert peers.sent == [4, 5]
+    assert (held.centroids.tobytes(), other.centroids.tobytes()) == (before, rows.tobytes())
+    del held, other
+    last = version(7, rows, None)
+    tasks._held.pop(("3.7", 4))
+    with pytest.raises(LostOwnerError, match="from 4 on gone"):
+        tasks.assembled(last, metric)
+    assert "3" not in tasks._wholes  # half of it is of another version
+    tasks.leave("3")
+    assert not tasks._assembled
+    assert not tasks._wholes
+    assert not tasks._keeping
 
 
 def test_totals_over_owners_are_those_of_one_array() -> None:

@@ -25,17 +25,19 @@ from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.fit.problem import Problem
-from hmrf_dask.flow.clients import setting
-from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
+from hmrf_dask.flow.clients import no_progress, setting
+from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.flow.graphs import Joined
+from hmrf_dask.flow.messages import Peers
 from hmrf_dask.tasks import owners as tasks
+from hmrf_dask.tasks import parcels
 from hmrf_dask.tasks.cluster_totals import block_of
 from hmrf_dask.tasks.model import Model, Settings, State
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
 
 LEAST = 2**20  # numbers, K × d: fewer are sooner added up by the driver
 EACH = 2**17  # numbers an owner has at least
-MOST = 32  # owners: each gets a message of every worker in every pass
+MOST = 256  # owners: fewer than workers, and the link of each is what all wait for
 AT_A_TIME = 2**25  # bytes of centroids that are brought here at the end; more lie in a file
 REMEMBERED = 64  # names of what died, for owners that were busy when it did
 
@@ -84,6 +86,7 @@ class Owners:
         self.leave = weakref.finalize(self, _leave, flow, self.fit)  # workers let go of everything
         self.leave.atexit = False
         self.dead: deque[str] = deque(maxlen=REMEMBERED)
+        self._peers = Peers(no_progress())
         step = block_of(self.n_features)  # see `tasks.cluster_totals`
         starts = np.arange(n_owners) * self.n_clusters // n_owners // step * step
         self.ranges = list(pairwise([*np.unique(starts).tolist(), self.n_clusters]))
@@ -124,24 +127,31 @@ class Owners:
 
     def summed(
         self, changes: Sequence[Lazy], base: Owned | None = None, *, in_place: bool = False
-    ) -> tuple[Owned, list[Lazy]]:
+    ) -> tuple[Owned, Lazy, list[Lazy]]:
         """Return the sums of steps, or of sums, on top of a `base`, and tasks that make them.
 
         There is one of each slice of rows, and of each linked partition: those of one worker reach
-        an owner together.
+        an owner together. A task that reports to the driver comes before the list of them.
         """
         sums, groups = Owned(self, self.n_features + 1), defaultdict(list)
         for home, change in zip(self._homes, changes, strict=True):
             groups[home].append(change)
+        ends = (0, *(last for _, last in self.ranges))
+        parts = [
+            self.flow.lazy(parcels.changed_by, f"{sums.name}/{number}", group, ends, self._peers)
+            for number, group in enumerate(groups.values())
+        ]
+        whole = tree(self.flow, parcels.Changes.merged, parts)
         made = []
-        for number, ends in enumerate(self.ranges):
-            parts = [self.flow.lazy(tasks.part_of, group, *ends) for group in groups.values()]
+        for number, (first, last) in enumerate(self.ranges):
             if base is None or not base.name:
-                made.append(self.at(number, tasks.begin_sums, sums.name, parts))
+                shape = last - first, self.n_features + 1
+                lazily = self.at(number, tasks.begin_sums, sums.name, shape, whole, self._peers)
             else:
-                names = base.name, sums.name
-                made.append(self.at(number, tasks.add_changes, *names, parts, in_place))
-        return sums, made
+                both = base.name, sums.name
+                lazily = self.at(number, tasks.add_changes, both, whole, self._peers, in_place)
+            made.append(lazily)
+        return sums, self.flow.lazy(parcels.report_of, whole), made
 
     def vacant(self, sums: Owned) -> BoolArray:
         """Return which clusters have sums of zeros."""
@@ -275,10 +285,13 @@ class Owners:
     # ---- what tasks over rows are given
 
     def model(self, model: Model) -> Joined:
-        """Return a model for tasks: put together once in a process, of what is sent there once."""
-        sketch = tasks.Sketch(self.new_name(), numbers_of(model), model.limits, model.drift)
-        pieces = self.each(tasks.shown_centroids, model.centroids.name)
-        return Joined(tasks.assembled, (self.flow.share(sketch), self.metric(model), pieces))
+        """Return a model for tasks: put together once in a process, of what owners answer."""
+        owners = tuple(zip(self.places, (first for first, _ in self.ranges), strict=True))
+        centroids = model.centroids
+        where = tasks.Places(centroids.name, centroids.shape, owners, self._peers)
+        known = numbers_of(model), model.limits, model.drift
+        sketch = tasks.Sketch(self.new_name(), where, *known)
+        return Joined(tasks.assembled, (self.flow.share(sketch), self.metric(model)))
 
     def sources(self, state: State, model: Lazy) -> Joined:
         """Return what tasks of first variation read, with its `model`."""
@@ -291,9 +304,9 @@ class Owners:
         They put it together and make ready what rows are compared by, while the driver is at work.
         """
         sent = self.model(model)
-        sketch, metric, pieces = sent.arguments
-        sketch, *pieces = self.flow.begin([sketch, *pieces])
-        sent = Joined(sent.function, (sketch, metric, pieces))
+        sketch, metric = sent.arguments
+        (sketch,) = self.flow.begin([sketch])
+        sent = Joined(sent.function, (sketch, metric))
         made = [self.flow.lazy_at(one, tasks.made_ready, self.ready(sent)) for one in self.workers]
         return sent, self.flow.begin(made)
 

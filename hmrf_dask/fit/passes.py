@@ -22,7 +22,6 @@ from hmrf_dask.linked.plan import Scale, make_scale
 from hmrf_dask.tasks import icm, partitions
 from hmrf_dask.tasks.cluster_totals import Clusters
 from hmrf_dask.tasks.model import Energy, Model, State, centroids_of, exact, gather_energy
-from hmrf_dask.tasks.owners import counts_of, report_of
 from hmrf_dask.tasks.partitions import (
     LabelStore,
     StoredLabels,
@@ -348,14 +347,14 @@ class Engine:
         ]
         wanted, owned = sums if self.in_process else [tree(flow, add_sums, sums)], None
         if self.owners is not None:
-            owned, made = self.owners.summed(sums)
-            wanted = [tree(flow, add_sums, [flow.lazy(counts_of, one) for one in sums]), *made]
+            owned, report, made = self.owners.summed(sums)
+            wanted = [report, *made]
         if known is None:
             computed = self._compute_terms(weights, terms, wanted)[1]
         else:
             computed = flow.compute(wanted)
         if owned is not None:
-            return owned, computed[0].counts
+            return owned, computed[0].sums.counts
         whole = joined(computed).finish()
         return whole.dense if whole.is_dense else whole.to_dense(), whole.counts
 
@@ -408,23 +407,25 @@ class Engine:
         owned, made = isinstance(state.sums, Owned), list[Lazy]()
         if owned:
             owners = state.sums.owners
-            sums, made = owners.summed(steps, state.sums, in_place=in_place)
+            sums, report, made = owners.summed(steps, state.sums, in_place=in_place)
             if in_place and state.model.limits is None:  # an E-step: the M-step follows
                 made = owners.remaking(state.model, sums, made)
-            steps = [flow.lazy(report_of, step) for step in steps]
-        whole, *costs = flow.compute([tree(flow, partitions.merge_steps, steps), *penalties, *made])
+        else:
+            report = tree(flow, partitions.merge_steps, steps)
+        whole, *costs = flow.compute([report, *penalties, *made])
+        if owned:
+            sums.answers = costs[len(penalties) :]
+        else:
+            sums = add_to(state.sums, whole.sums, in_place=in_place)
         files = {file.part: file for file in whole.files}
         after = replace(
             state,
             free=tuple(files[part.name] for part in problem.free),
             linked=tuple(files[part.name] for part in problem.linked),
             optimal=False,
+            sums=sums,
+            counts=state.counts + whole.sums.counts,
         )
-        if owned:
-            sums.answers = costs[len(penalties) :]
-        else:
-            sums = add_to(state.sums, whole.sums, in_place=in_place)
-        after = replace(after, sums=sums, counts=state.counts + whole.sums.counts)
         # the moved rows' exact differences: Σ D exact to the last bit
         distortion = state.energy.distortion + exact_integer(whole.change)
         energy = replace(

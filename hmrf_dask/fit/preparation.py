@@ -19,6 +19,7 @@ from hmrf_dask.fit.problem import Pairs
 from hmrf_dask.fit.refinement import SHARE
 from hmrf_dask.flow.cluster import memory_of_a_task
 from hmrf_dask.flow.dataflow import FAN, Dataflow, share_array, tree
+from hmrf_dask.flow.messages import AT_ONCE
 from hmrf_dask.kernels.exact import exact_value
 from hmrf_dask.kernels.products import LANES
 from hmrf_dask.linked.plan import cost_unit, heap_bytes, message_bytes, rounded_costs
@@ -312,14 +313,14 @@ def plan_tasks(
 
 
 def with_owners(tasks: Sequence[TaskMemory], n_owners: int, n_workers: int) -> list[TaskMemory]:
-    """Return the tasks where owners add up sums: each has its share, and what workers send it."""
+    """Return the tasks where owners add up sums: each has its share, and what workers answer."""
 
     def of_owner(task: TaskMemory) -> TaskMemory:
         """Return the task of an owner in the place of one that adds up sums."""
         if task.name != ADDING:
             return task
         ((_, size),) = task.parts
-        held = (n_workers + HELD) * size // (n_owners * (FAN + 1))
+        held = (min(n_workers, AT_ONCE) + HELD) * size // (n_owners * (FAN + 1))
         return TaskMemory("an owner of clusters", (("its sums and those of workers", held),))
 
     return [of_owner(task) for task in tasks]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hmrf_dask.errors import ClusterError
 from hmrf_dask.flow.cluster import other_path, report_life, threads_here
 from hmrf_dask.flow.here import Call
+from hmrf_dask.flow.messages import answer_peers
 from hmrf_dask.kernels.compiled import kernel_path
 from hmrf_dask.kernels.threads import threads_allowed
 from hmrf_dask.rows.files import BlockSource, InTurn
@@ -35,6 +36,7 @@ class Guarded:
     def __call__(self, *values: Any) -> Any:
         """Return function(*arguments), or raise ClusterError on a machine of another kind."""
         report_life()
+        answer_peers()
         own = kernel_path()
         if tuple(own.items()) != self.path:
             raise ClusterError(other_path("a worker that joined", own, dict(self.path)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -254,21 +255,32 @@ class Sums(Sized):
             return self.dense.copy()
         return _total(len(self.counts), self.n_columns, [self])
 
-    def of_clusters(self, first: int, last: int) -> Sums:
-        """Return the sums of the clusters from `first` to `last` (exclusive).
+    def cut(self, ends: Sequence[int]) -> list[Sums]:
+        """Return the sums of runs of clusters, each from one of the `ends` to the next.
 
         Examples
         --------
         >>> counts, places = np.zeros(3, np.int64), np.array([5, 1, 8])
         >>> sums = Sums(np.zeros((0, 0), np.int64), places, places, counts, n_columns=3)
-        >>> sums.of_clusters(1, 3).to_dense().tolist()
-        [[0, 0, 5], [0, 0, 8]]
+        >>> [run.to_dense().tolist() for run in sums.cut([0, 1, 3])]
+        [[[0, 1, 0]], [[0, 0, 5], [0, 0, 8]]]
         """
-        whole, places, values = self.dense[first:last], self.places, self.values
+        runs = list(pairwise(ends))
+        starts, places, values = np.zeros(len(ends), np.int64), self.places, self.values
         if not self.is_dense:
-            inside = (places >= first * self.n_columns) & (places < last * self.n_columns)
-            places, values = places[inside] - first * self.n_columns, values[inside]
-        return Sums(whole, places, values, self.counts[first:last], self.n_columns)
+            run_of = np.repeat(np.arange(len(runs), dtype=np.uint16), np.diff(ends))
+            run = run_of[places // self.n_columns]
+            if (run[1:] < run[:-1]).any():
+                order = np.argsort(run, kind="stable")  # by its digits
+                places, values = places[order], values[order]
+            starts[1:] = np.cumsum(np.bincount(run, minlength=len(runs)))
+        cut = []
+        for number, (first, last) in enumerate(runs):
+            here = slice(starts[number], starts[number + 1])
+            whole, counts = self.dense[first:last], self.counts[first:last]
+            own = places[here] - first * self.n_columns
+            cut.append(Sums(whole, own, values[here], counts, self.n_columns))
+        return cut
 
     def without_numbers(self) -> Sums:
         """Return the counts alone, nothing of the size of the sums."""

@@ -3,16 +3,20 @@
 An owner has the sums and the centroids of a range of clusters, by the names of their versions, in
 the memory of one worker process. Its tasks run there alone. A task that runs a second time finds
 what it made, and returns the same; one that does not find what it needs says that it is lost.
+
+What rows change goes to owners, and centroids to processes that have rows, when these ask for it
+(`flow.messages`): the scheduler knows of W + C tasks, not of W × C.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -21,17 +25,23 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import LostOwnerError
 from hmrf_dask.kernels.first_variation import squares_of
 from hmrf_dask.kernels.hamerly import CentroidDrift
-from hmrf_dask.kernels.sums import Sums, add_sums, joined
+from hmrf_dask.kernels.sums import Sums, joined
 from hmrf_dask.kernels.threads import buffer, buffers_kept, over_ranges
+from hmrf_dask.tasks import parcels
 from hmrf_dask.tasks.cluster_totals import Clusters
 from hmrf_dask.tasks.first_variation import Sources, column_weights
-from hmrf_dask.tasks.model import Limits, Model, without_sum
-from hmrf_dask.tasks.partitions import Step
+from hmrf_dask.tasks.model import COLUMNS, Limits, Model, without_sum
+from hmrf_dask.tasks.parcels import Changes, has_left, taken
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, Sized
+
+if TYPE_CHECKING:
+    from hmrf_dask.flow.messages import Peers
 
 MODEL = "model"  # the kind of what is assembled: it, or the "sources" of a round
 CENTROIDS = "centroids-"  # begins the names of what owners write in commits
 MADE = " made"  # ends the name of what an owner said of centroids
+CHANGED = " changed"  # ends the name of what is new in them
+FEW = 2  # centroids that changed, times this, are at most all: else all are sent
 Metric = tuple[Distortion, FloatArray]
 
 
@@ -78,7 +88,6 @@ class Made(NamedTuple):
 _held: dict[
     tuple[str, int], Any
 ] = {}  # of all owners of this process, by version and first cluster
-_left: deque[str] = deque(maxlen=64)  # fits that have ended; a task of theirs may come later
 _lock = threading.Lock()
 _turns: dict[int, threading.Lock] = defaultdict(threading.Lock)  # by first cluster
 
@@ -97,7 +106,7 @@ def _take(name: str, first: int) -> Any:
 def _hold(name: str, first: int, value: Any) -> None:
     """Hold a version for the owner, unless its fit has ended: a task of it may run still."""
     with _lock:
-        if name.partition(".")[0] not in _left:
+        if not has_left(name.partition(".")[0]):
             _held[name, first] = value
 
 
@@ -105,7 +114,7 @@ def _forget(names: Sequence[str]) -> None:
     """Let go of versions that nobody asks for any more."""
     if names:
         with _lock:
-            for key in [key for key in _held if key[0].removesuffix(MADE) in names]:
+            for key in [key for key in _held if key[0].partition(" ")[0] in names]:
                 _held.pop(key, None)
 
 
@@ -114,50 +123,48 @@ def rows_between(rows: FloatArray, first: int, last: int) -> FloatArray:
     return rows[first:last]
 
 
-def part_of(changes: Sequence[Step | Sums], first: int, last: int) -> Sums:
-    """Return what tasks of one worker change in an owner's clusters: one message."""
-    sums = [_sums_of(change) if isinstance(change, Step) else change for change in changes]
-    return add_sums([whole.of_clusters(first, last) for whole in sums])
+# ---- sums
 
 
-def _sums_of(step: Step) -> Sums:
-    assert isinstance(step.sums, Sums)  # rows are noted where the driver sees them
-    return step.sums
+def _add(sums: HeldSums, changes: Iterator[Sums]) -> None:
+    for parcel in changes:
+        joined([parcel]).add_into(sums.sums)
+        np.add(sums.counts, parcel.counts, out=sums.counts)
 
 
-def report_of(step: Step) -> Step:
-    """Return a step for the driver, nothing in it of the size of the sums."""
-    return replace(step, sums=_sums_of(step).without_numbers())
-
-
-def counts_of(sums: Sums) -> Sums:
-    """Return the counts of sums for the driver."""
-    return sums.without_numbers()
-
-
-def begin_sums(visit: Visit, name: str, parts: Sequence[Sums]) -> None:
-    """Hold sums of these parts alone."""
+def begin_sums(
+    visit: Visit, name: str, shape: tuple[int, int], changes: Changes, peers: Peers
+) -> None:
+    """Hold sums of these changes alone."""
     _forget(visit.dead)
     with _turns[visit.first]:
         if (name, visit.first) not in _held:
-            whole = add_sums(parts)
-            sums = whole.dense if whole.is_dense and len(parts) > 1 else whole.to_dense()
-            _hold(name, visit.first, HeldSums(sums, whole.counts.copy()))
+            sums = HeldSums(np.zeros(shape, np.int64), np.zeros(shape[0], np.int64))
+            _add(sums, taken(visit.first, changes, peers))
+            _hold(name, visit.first, sums)
 
 
-def add_changes(visit: Visit, base: str, name: str, parts: Sequence[Sums], in_place: bool) -> None:
-    """Hold the sums of a version after changes: in the place of that version, or next to it."""
+def add_changes(
+    visit: Visit, names: tuple[str, str], changes: Changes, peers: Peers, in_place: bool
+) -> None:
+    """Hold the sums of a version after changes: in the place of that version, or next to it.
+
+    The `names` are of both.
+    """
     _forget(visit.dead)
+    base, name = names
     with _turns[visit.first]:
         if (name, visit.first) in _held:
             return
         before = _take(base, visit.first)
         if in_place:  # what fails half way must be lost, not wrong
             del _held[base, visit.first]
-        sums = before.sums if in_place else before.sums.copy()
-        change = joined(parts)
-        change.add_into(sums)
-        _hold(name, visit.first, HeldSums(sums, before.counts + change.counts))
+        sums = before if in_place else HeldSums(before.sums.copy(), before.counts.copy())
+        _add(sums, taken(visit.first, changes, peers))
+        _hold(name, visit.first, sums)
+
+
+# ---- centroids
 
 
 def place_centroids(
@@ -224,6 +231,7 @@ def remake(
         vacant = without_sum(sums.sums)
         closed = None if made.closed is None else int(made.closed)
         answer = Made(closed, made.closed_before, changes if near else None, vacant)
+        _hold(name + CHANGED, visit.first, (before_name, _differing(before, model)))
         _hold(name, visit.first, model)
         _hold(name + MADE, visit.first, answer)
         return answer
@@ -295,24 +303,57 @@ def round_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> HeldR
     return HeldRound(held.sums, held.counts, squares)
 
 
-def shown_centroids(visit: Visit, name: str) -> FloatArray:
-    """Return an owner's centroids for all who need the model; read only, as it is held here."""
-    _forget(visit.dead)
-    centroids: FloatArray = _take(name, visit.first).centroids
-    shown = centroids.view()
-    shown.flags.writeable = False
-    return shown
+class Rows(NamedTuple):
+    """Centroids of an owner: of some of its clusters, or of all."""
+
+    clusters: IntArray | None  # from its first one on; None: all
+    centroids: FloatArray
+
+
+def rows_since(name: str, first: int, known: str) -> Rows:
+    """Return an owner's centroids for a process that has another version of them: what differs."""
+    centroids, (before, differ) = (
+        _take(name, first).centroids,
+        _held.get((name + CHANGED, first), (None, None)),
+    )
+    if known == name:
+        return Rows(np.zeros(0, np.int64), centroids[:0])
+    return differ if known == before else Rows(None, centroids)
+
+
+def _differing(before: Model, after: Model) -> Rows:
+    """Return the centroids whose bits changed; all, where they are not few."""
+    old, new = before.centroids.view(np.int64), after.centroids.view(np.int64)
+    differ = (old[:, :COLUMNS] != new[:, :COLUMNS]).any(axis=1)
+    for cluster in np.flatnonzero(~differ):
+        differ[cluster] = not np.array_equal(old[cluster], new[cluster])
+    if FEW * int(differ.sum()) > len(differ):
+        return Rows(None, after.centroids)
+    return Rows(np.flatnonzero(differ), after.centroids[differ])
 
 
 def leave(fit: str) -> None:
-    """Let go of all that a fit held in this process."""
-    with _assembling, _lock:
-        _left.append(fit)
+    """Let go of all that a fit held in this process.
+
+    It may be called on the event loop, for which a task that assembles a model waits: such a task
+    then lets go of that.
+    """
+    with _lock:
+        parcels.leave(fit)
         for key in [key for key in _held if key[0].startswith(fit)]:
-            _held.pop(key, None)
-        _assembled.pop(fit, None)
-    if keeping := _keeping.pop(fit, None):
-        keeping.close()
+            del _held[key]
+    _leave_assembled(fit)
+
+
+def _leave_assembled(fit: str) -> None:
+    if has_left(fit) and _assembling.acquire(blocking=False):
+        try:
+            _assembled.pop(fit, None)
+            _wholes.pop(fit, None)
+            if keeping := _keeping.pop(fit, None):
+                keeping.close()
+        finally:
+            _assembling.release()
 
 
 def _model(metric: Metric, numbers: Numbers, centroids: FloatArray) -> Model:
@@ -340,57 +381,95 @@ def _centroids(model: Model, sums: HeldSums) -> FloatArray:
 # ---- the whole model, in every process that has tasks over rows
 
 
+class Places(NamedTuple):
+    """Where a version of all centroids is."""
+
+    name: str
+    shape: tuple[int, int]
+    owners: tuple[tuple[str, int], ...]  # addresses and first clusters
+    peers: Any  # `flow.messages.Peers`
+
+
 @dataclass(frozen=True)
 class Sketch(Sized):
     """A model without its centroids and its metric."""
 
     name: str
+    places: Places
     numbers: Numbers
     limits: Limits | None
     drift: CentroidDrift | None
 
 
+class Whole(NamedTuple):
+    """All centroids of a version in one array, and which models show it."""
+
+    name: str
+    centroids: FloatArray
+    models: list[ref[Model]]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no task has a model of it, so that it may be overwritten."""
+        return not any(model() for model in self.models)
+
+
 # By fit: the name and the value of its model, and of the sources of a round under it. The driver
 # never asks for the one before again, and two of them with their tables are most of a worker.
 _assembled: dict[str, dict[str, tuple[str, Any]]] = {}
+_wholes: dict[str, Whole] = {}  # by fit: what the next version is written over
 _assembling = threading.RLock()
 _keeping: dict[str, ExitStack] = {}  # by fit
 
 
-def assembled(sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray]) -> Model:
+def assembled(sketch: Sketch, metric: Metric) -> Model:
     """Return a whole model, put together once in a process; tasks on other threads wait for it."""
 
     def whole() -> Model:
-        """Return the model of all pieces."""
-        centroids = pieces[0] if len(pieces) == 1 else joined_rows(pieces)
-        model = replace(_model(metric, sketch.numbers, centroids), limits=sketch.limits)
+        """Return the model of all centroids."""
+        held = _whole(sketch.places)
+        model = replace(_model(metric, sketch.numbers, held.centroids), limits=sketch.limits)
         object.__setattr__(model, "drift", sketch.drift)
+        held.models.append(ref(model))
         return model
 
     made: Model = _once(MODEL, sketch.name, whole)
     return made
 
 
-def joined_rows(pieces: Sequence[FloatArray]) -> FloatArray:
-    """Return rows of several arrays in one.
+def _whole(places: Places) -> Whole:
+    """Return all centroids of a version, made of those that this process has and what differs."""
+    fit = places.name.partition(".")[0]
+    held = _wholes.pop(fit, None)  # what fails half way is not used again
+    if held is None or held.name != places.name:
+        if held is None or not held.is_free:
+            held = Whole("", buffer(places.shape, np.float64), [])
+        for first, rows in pieces_of(places, held.name):
+            put(rows, held.centroids[first:])
+        held = Whole(places.name, held.centroids, [])
+    if not has_left(fit):
+        _wholes[fit] = held
+    return held
 
-    Examples
-    --------
-    >>> joined_rows([np.ones((1, 2)), np.zeros((1, 2))]).tolist()
-    [[1.0, 1.0], [0.0, 0.0]]
-    """
-    starts = np.cumsum([0, *(len(piece) for piece in pieces)]).tolist()
-    out = buffer((starts[-1], pieces[0].shape[1]), np.float64)
+
+def pieces_of(places: Places, known: str) -> Iterator[tuple[int, Rows]]:
+    """Return what owners have that differs from a known version, by first cluster."""
+    asked = [(address, (places.name, first, known)) for address, first in places.owners]
+    for number, rows in places.peers.ask(rows_since, asked):
+        yield places.owners[number][1], rows
+
+
+def put(rows: Rows, out: FloatArray) -> None:
+    """Write an owner's rows where its clusters begin."""
+    if rows.clusters is not None:
+        out[rows.clusters] = rows.centroids
+        return
 
     def copy(first: int, last: int) -> None:
-        """Copy what lies in a range of rows."""
-        for piece, start in zip(pieces, starts, strict=False):
-            here = slice(max(first, start), min(last, start + len(piece)))
-            if here.start < here.stop:
-                out[here] = piece[here.start - start : here.stop - start]
+        """Copy a range of rows."""
+        out[first:last] = rows.centroids[first:last]
 
-    over_ranges(copy, len(out), out.size)
-    return out
+    over_ranges(copy, len(rows.centroids), rows.centroids.size)
 
 
 def _once(kind: str, name: str, make: Callable[[], Any]) -> Any:
@@ -398,27 +477,28 @@ def _once(kind: str, name: str, make: Callable[[], Any]) -> Any:
 
     The one before is forgotten first, so that the next may take its memory.
     """
-    with _assembling:
-        fit = name.partition(".")[0]
-        if fit in _left:
-            return make()
-        if fit not in _keeping:  # arrays of its models take one another's memory
-            _keeping[fit] = ExitStack()
-            _keeping[fit].enter_context(buffers_kept())
-        known = _assembled.setdefault(fit, {})
-        if kind not in known or known[kind][0] != name:
-            if kind == MODEL:
-                known.clear()
-            known.pop(kind, None)
-            known[kind] = name, make()
-        return known[kind][1]
+    fit = name.partition(".")[0]
+    try:
+        with _assembling:
+            if has_left(fit):
+                return make()
+            if fit not in _keeping:  # arrays of its models take one another's memory
+                _keeping[fit] = ExitStack()
+                _keeping[fit].enter_context(buffers_kept())
+            known = _assembled.setdefault(fit, {})
+            if kind not in known or known[kind][0] != name:
+                if kind == MODEL:
+                    known.clear()
+                known.pop(kind, None)
+                known[kind] = name, make()
+            return known[kind][1]
+    finally:
+        _leave_assembled(fit)
 
 
-def assembled_ready(
-    sketch: Sketch, metric: Metric, pieces: Sequence[FloatArray], dense: bool
-) -> Model:
+def assembled_ready(sketch: Sketch, metric: Metric, dense: bool) -> Model:
     """Return a whole model with what the nearest centroids of rows are found by."""
-    model = assembled(sketch, metric, pieces)
+    model = assembled(sketch, metric)
     with _assembling:
         model.distortion.make_ready(model.table(), dense=dense)
     return model

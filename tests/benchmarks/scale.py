@@ -25,6 +25,8 @@ import scipy.sparse
 
 from hmrf_dask.corpus.partitioned import Corpus
 from hmrf_dask.fit.owners import MOST
+from hmrf_dask.flow.dataflow import DaskFlow
+from hmrf_dask.flow.messages import Peers
 from tests.benchmarks import corpora, scale_model
 from tests.benchmarks.measuring import CORES, Bench, Figure
 from tests.benchmarks.scale_fit import SECONDS, TOPICS
@@ -34,6 +36,7 @@ from tests.support.hosts import Host, hosts, no_hosts
 TICK = 0.05  # seconds between two counts of links and processes
 MAX_ITER = 5
 FEW = 2000  # rows that the kernel is timed with
+REQUESTS = 3000  # that are timed
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Measured:
     slept: float  # by each worker
     driver_cpu: float
     scheduler_cpu: float
+    idle_cpu: float  # of driver and scheduler, in as much time without a fit
     worker_cpu: float  # of all workers
     driver_bytes: tuple[float, float]  # sent, received; scheduler and driver share a host
     worker_bytes: tuple[float, float]  # the most of one worker's link
@@ -156,6 +160,8 @@ def _judged(setting: Setting, slept: float, found: dict[str, Any], watch: Watch)
     if not number:
         raise RuntimeError(f"the fit of {setting} must have iterations, got {found['marks']}")
     links, cpu = watch.between(walls[0], walls[-1])
+    at_rest = watch.between(found["rest"][0] + TICK, found["rest"][1] - TICK)[1]
+    share = (walls[-1] - walls[0]) / (found["rest"][1] - found["rest"][0] - 2 * TICK)
     workers = [name for name in cpu if name.startswith("worker")]
     busiest = links[1:][links[1:].sum(axis=1).argmax()]
     return Measured(
@@ -164,6 +170,7 @@ def _judged(setting: Setting, slept: float, found: dict[str, Any], watch: Watch)
         slept=slept,
         driver_cpu=cpu["driver"] / number,
         scheduler_cpu=cpu["scheduler"] / number,
+        idle_cpu=(at_rest["driver"] + at_rest["scheduler"]) * share / number,
         worker_cpu=sum(cpu[name] for name in workers) / number,
         driver_bytes=tuple((links[0] / number).tolist()),
         worker_bytes=tuple((busiest / number).tolist()),
@@ -228,7 +235,32 @@ def kernel_times(matrix: Path, n_clusters: int) -> dict[str, float]:
         env=os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
     )  # fmt: skip
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return found | {"request": request_time()}
+
+
+def request_time() -> float:
+    """Return the processor seconds of a request to another worker and its answer, on both."""
+    from distributed import Client, LocalCluster
+
+    address = "127.0.0.1:0"
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=address
+        ) as own,
+        Client(own) as client,
+    ):
+        client.wait_for_workers(2, timeout=60)
+        flow = DaskFlow()
+        here, there = flow.workers()
+        flow.compute([flow.lazy_at(place, asked, there, 1) for place in (there, here)])
+        began = sum(client.run(time.process_time).values())
+        flow.compute([flow.lazy_at(here, asked, there, REQUESTS)])
+        return float(sum(client.run(time.process_time).values()) - began) / REQUESTS
+
+
+def asked(address: str, number: int) -> int:
+    """Ask a worker as often as that for nothing; return how many answers came."""
+    return len(list(Peers(60.0).ask(int, [(address, ())] * number)))
 
 
 def figures(
@@ -265,6 +297,7 @@ def _of_run(run: Measured, n_features: int) -> Figure:
         "driver_MB": [round(one / 1e6, 3) for one in run.driver_bytes],
         "slept_s": round(run.slept, 2),
         "driver_s": round(run.driver_cpu, 3), "scheduler_s": round(run.scheduler_cpu, 3),
+        "idle_s": round(run.idle_cpu, 3),
         "all_workers_s": round(run.worker_cpu, 2), "tasks": round(run.n_tasks, 1),
         "peak_MB": {"driver": run.driver_peak // 10**6, "worker": run.worker_peak // 10**6},
     }  # fmt: skip
@@ -322,8 +355,9 @@ def target(kernel: dict[str, float]) -> scale_model.Corpus:
     """Return the corpus that the model speaks of, with measured times of its rows."""
     n_clusters, n_features, documents, moving = TARGET
     return scale_model.Corpus(
-        documents, n_clusters, n_features, kernel["words"], moving, kernel["compare"], kernel["add"]
-    )
+        documents, n_clusters, n_features, kernel["words"], moving, kernel["compare"],
+        kernel["add"], kernel["request"],
+    )  # fmt: skip
 
 
 def _parts(
@@ -337,5 +371,5 @@ def _parts(
 def _as_run(run: Measured) -> scale_model.Run:
     return scale_model.Run(
         run.setting.n_workers, run.slept, run.worker_cpu, run.driver_cpu + run.scheduler_cpu,
-        max(run.worker_bytes + run.driver_bytes), run.n_tasks, run.median,
+        run.idle_cpu, max(run.worker_bytes + run.driver_bytes), run.n_tasks, run.median,
     )  # fmt: skip

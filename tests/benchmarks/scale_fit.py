@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 TOPICS = 1000  # the first columns: each row has one of them
 SECONDS = "HMRF_SCALE_SECONDS"  # that a worker sleeps for a row of its own
+REST = 3.0  # seconds in which nothing is asked of driver and scheduler, after the fit
 FROM_START, EACH = 0.3, 0.14  # of rows: in their cluster from the start, and due in an iteration
 TURN = 0.6180339887498949  # multiples of it are spread evenly over [0, 1)
 
@@ -81,7 +82,11 @@ def fit(scheduler: str, rows: str, n_clusters: int, max_iter: int) -> dict[str, 
     DaskFlow._key = watched  # type: ignore[method-assign]
     with Client(scheduler, set_as_default=True), watched_commits() as marks:
         HMRFKMeans(n_clusters, init="random", max_iter=max_iter, **settings).fit(rows)
-    return {"marks": [asdict(mark) for mark in marks], "peak": peak(), "tasks": named}
+        ended = time.perf_counter()
+        time.sleep(REST)
+        rest = [ended, time.perf_counter()]
+    done = [asdict(mark) for mark in marks]
+    return {"marks": done, "peak": peak(), "tasks": named, "rest": rest}
 
 
 def peak() -> int:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 NUMBER = 8  # bytes
 ENTRY = 16  # bytes of a place and a number
@@ -24,6 +23,7 @@ class Run(NamedTuple):
     slept: float  # by each worker
     worker_cpu: float  # of all workers together
     driver_cpu: float  # scheduler included
+    idle_cpu: float  # of these two, in as much time without a fit: heartbeats
     link_bytes: float
     n_tasks: float
     seconds: float
@@ -35,8 +35,10 @@ class Pieces:
 
     Examples
     --------
-    >>> runs = [Run(w, 8.0 / w, 1.0 + w, 0.5, 0.0, 10.0, 8.0 / w + 0.5 + (1 + w) / min(w, 2))
-    ...         for w in (1, 2, 4)]
+    >>> def run(w):
+    ...     took = 8.0 / w + 0.5 + (1 + w) / min(w, 2)
+    ...     return Run(w, 8.0 / w, 1.0 + w, 0.5, 0.1, 0.0, 4.0 * w, took)
+    >>> runs = [run(w) for w in (1, 2, 4)]
     >>> pieces = Pieces.of(runs, bits=10e9, cores=2)
     >>> round(pieces.each, 6), round(pieces.shared, 6), round(pieces.longer, 6)
     (1.0, 1.0, 1.0)
@@ -48,8 +50,9 @@ class Pieces:
     shared: float  # those that workers have together
     driver: tuple[float, float]  # processor seconds of driver and scheduler: at all, by worker
     link: tuple[float, float]  # bytes of the busiest link: at all, by share of others' slices
-    tasks: tuple[float, ...]  # of the graphs: at all, by worker, by worker and owner
-    task_cpu: tuple[float, float]  # processor seconds of driver and scheduler: at all, by task
+    tasks: tuple[float, float]  # of the graphs: at all, by worker
+    # processor seconds of driver and scheduler that a fit takes: at all, by task
+    task_cpu: tuple[float, float]
     longer: float  # than their processor seconds tasks take, as the kernel's share is in no process
     bits: float  # that a link carries in a second
     cores: int
@@ -62,12 +65,13 @@ class Pieces:
         each, shared = np.polyfit(w, columns["worker_cpu"], 1)
         by_worker, driver = np.polyfit(w, columns["driver_cpu"], 1)
         by_share, link = np.polyfit((w - 1) / w, columns["link_bytes"], 1)
-        tasks = _fitted(columns["n_tasks"], np.ones_like(w), w, w * w)
-        task_cpu = _fitted(columns["driver_cpu"], np.ones_like(w), columns["n_tasks"])
+        by_worker_tasks, tasks = np.polyfit(w, columns["n_tasks"], 1)
+        used = columns["driver_cpu"] - columns["idle_cpu"]
+        by_task, task_cpu = np.polyfit(columns["n_tasks"], used, 1)
         pieces = Pieces(
             float(each), float(shared), (float(driver), float(by_worker)),
-            (float(link), float(by_share)), tuple(tasks.tolist()),
-            (float(task_cpu[0]), float(task_cpu[1])), 1.0, bits, cores,
+            (float(link), float(by_share)), (float(tasks), float(by_worker_tasks)),
+            (float(task_cpu), float(by_task)), 1.0, bits, cores,
         )  # fmt: skip
         modelled = np.asarray([pieces.processors(run.n_workers) for run in runs])
         links = np.asarray([pieces.on_links(run.n_workers) for run in runs])
@@ -89,10 +93,6 @@ class Pieces:
         return slept + self.on_links(n_workers) + self.longer * self.processors(n_workers)
 
 
-def _fitted(values: NDArray[Any], *columns: NDArray[Any]) -> NDArray[Any]:
-    return np.linalg.lstsq(np.stack(columns, axis=1), values, rcond=None)[0]
-
-
 @dataclass(frozen=True)
 class Corpus:
     """What is clustered, in an iteration in which every row is compared."""
@@ -104,6 +104,7 @@ class Corpus:
     moving: float  # share of documents that move
     compare: float  # seconds of the kernel for a document, one thread
     add: float  # seconds for the sums of a document that moves
+    request: float  # seconds of a request to another worker, with the answer, nothing in it
 
     @property
     def numbers(self) -> float:
@@ -134,7 +135,8 @@ def arithmetic(
     moving = own * corpus.moving
     message = min(whole, 2 * moving * corpus.words * ENTRY)
     out = whole * max(1.0, w / c) * (1 - 1 / w)
-    n_tasks = pieces.tasks[0] + pieces.tasks[1] * w + pieces.tasks[2] * w * c
+    n_tasks = pieces.tasks[0] + pieces.tasks[1] * w
+    n_requests = 2 * c  # of each worker: slices of owners, and parcels, W for each owner
     share = f"{own:,.0f} documents a worker, {t} threads"
     return {
         "compare": (own * corpus.compare / t, f"{share}, {1e6 * corpus.compare:.2f} µs each"),
@@ -155,6 +157,10 @@ def arithmetic(
             f"{message / 1e6:,.0f} MB of each worker, {w / c:.3g} to an owner's link",
         ),
         "slices": (8 * out / bits, f"{out / 1e9:,.2f} GB on an owner's link"),
+        "requests": (
+            pieces.longer * n_requests * corpus.request,
+            f"{n_requests:,} of each worker, {1e6 * corpus.request:,.0f} µs each, with answers",
+        ),
         "driver": (
             pieces.longer * (pieces.task_cpu[0] + pieces.task_cpu[1] * n_tasks),
             f"{n_tasks:,.0f} tasks, {1e3 * pieces.task_cpu[1]:.2f} ms each",

@@ -99,6 +99,14 @@ def test_a_silent_process_is_lost(cluster: Any) -> None:
         flow.compute([flow.lazy_at(here, asks, slow, [(there, (0.4,))], 0.05)])
 
 
+def test_a_process_that_has_run_no_task_holds_nothing(cluster: Any) -> None:
+    flow, own = cluster
+    here, there = (worker for worker in own.workers.values())
+    del there.handlers[messages.OPERATION]
+    with pytest.raises(LostOwnerError, match=f"{there.address} must answer, got a worker that"):
+        flow.compute([flow.lazy_at(here.address, asks, slow, [(there.address, (0.0,))], 60.0)])
+
+
 def test_a_process_that_is_gone_is_lost(cluster: Any) -> None:
     flow, own = cluster
     here, there = (worker.address for worker in own.workers.values())

@@ -283,10 +283,11 @@ class Counting(Here):
             yield number, rows
 
 
-def test_only_centroids_that_changed_travel() -> None:
+def test_only_centroids_that_changed_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "PIECE", 2 * 8 * 5)  # two rows
     rng, peers, ranges = np.random.default_rng(2), Counting(), [(0, 4), (4, 9)]
     metric: Any = (None, np.ones(5))
-    places = [("this", first) for first, _ in ranges]
+    places = [("this", *ends) for ends in ranges]
 
     def version(number: int, rows: np.ndarray[Any, Any], before: int | None) -> tasks.Sketch:
         for first, last in ranges:
@@ -305,10 +306,10 @@ def test_only_centroids_that_changed_travel() -> None:
     memory = first.centroids.ctypes.data
     del first
     for number, clusters, sent in (
-        (1, [2, 8], [1, 1]),
-        (2, [], [0, 0]),
-        (3, [0, 1, 2, 7], [4, 1]),  # of the first owner more than half
-        (4, [4, 5, 6, 7], [0, 5]),
+        (1, [2, 8], [0, 1, 0, 0, 1]),
+        (2, [], [0] * 5),
+        (3, [0, 1, 2, 7], [2, 2, 0, 1, 0]),  # of the first owner more than half
+        (4, [4, 5, 6, 7], [0, 0, 2, 2, 1]),
     ):
         rows = rows.copy()
         rows[clusters, -1] *= -1.0 if number != 3 else 0.0
@@ -322,7 +323,7 @@ def test_only_centroids_that_changed_travel() -> None:
     held, before = tasks.assembled(version(5, -rows, 4), metric), (-rows).tobytes()
     peers.sent.clear()
     other = tasks.assembled(version(6, rows, 5), metric)  # while a task has the one before
-    assert peers.sent == [4, 5]
+    assert peers.sent == [2, 2, 2, 2, 1]
     assert (held.centroids.tobytes(), other.centroids.tobytes()) == (before, rows.tobytes())
     del held, other
     last = version(7, rows, None)

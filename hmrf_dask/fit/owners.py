@@ -286,7 +286,7 @@ class Owners:
 
     def model(self, model: Model) -> Joined:
         """Return a model for tasks: put together once in a process, of what owners answer."""
-        owners = tuple(zip(self.places, (first for first, _ in self.ranges), strict=True))
+        owners = tuple((at, *ends) for at, ends in zip(self.places, self.ranges, strict=True))
         centroids = model.centroids
         where = tasks.Places(centroids.name, centroids.shape, owners, self._peers)
         known = numbers_of(model), model.limits, model.drift

@@ -89,6 +89,8 @@ async def _call(
 
     request = dumps((function, arguments))
     reply = await getattr(worker.rpc(address), OPERATION)(request=request)
+    if not reply:  # no operation of that name
+        raise LostOwnerError(f"{address} must answer, got a worker that has run no task yet")
     error = None if reply["status"] == "OK" else clean_exception(**reply)[1]
     if error is not None:
         raise error

@@ -41,6 +41,7 @@ MODEL = "model"  # the kind of what is assembled: it, or the "sources" of a roun
 CENTROIDS = "centroids-"  # begins the names of what owners write in commits
 MADE = " made"  # ends the name of what an owner said of centroids
 CHANGED = " changed"  # ends the name of what is new in them
+PIECE = 2**24  # bytes of an answer: memory that is freed and taken again, not new pages each time
 FEW = 2  # centroids that changed, times this, are at most all: else all are sent
 Metric = tuple[Distortion, FloatArray]
 
@@ -304,21 +305,25 @@ def round_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> HeldR
 
 
 class Rows(NamedTuple):
-    """Centroids of an owner: of some of its clusters, or of all."""
+    """Centroids of a range of clusters: of some of them, or of all."""
 
-    clusters: IntArray | None  # from its first one on; None: all
+    clusters: IntArray | None  # from the first of the range on; None: all
     centroids: FloatArray
 
 
-def rows_since(name: str, first: int, known: str) -> Rows:
-    """Return an owner's centroids for a process that has another version of them: what differs."""
-    centroids, (before, differ) = (
-        _take(name, first).centroids,
-        _held.get((name + CHANGED, first), (None, None)),
-    )
+def rows_since(name: str, first: int, known: str, span: tuple[int, int]) -> Rows:
+    """Return an owner's centroids for a process that has another version of them: what differs.
+
+    The span is of its clusters, from the first one on.
+    """
+    centroids, (start, stop) = _take(name, first).centroids, span
+    before, differ = _held.get((name + CHANGED, first), (None, None))
     if known == name:
         return Rows(np.zeros(0, np.int64), centroids[:0])
-    return differ if known == before else Rows(None, centroids)
+    if known != before or differ.clusters is None:
+        return Rows(None, centroids[start:stop])
+    here = slice(*np.searchsorted(differ.clusters, span))
+    return Rows(differ.clusters[here] - start, differ.centroids[here])
 
 
 def _differing(before: Model, after: Model) -> Rows:
@@ -386,7 +391,7 @@ class Places(NamedTuple):
 
     name: str
     shape: tuple[int, int]
-    owners: tuple[tuple[str, int], ...]  # addresses and first clusters
+    owners: tuple[tuple[str, int, int], ...]  # addresses, and the clusters from one to another
     peers: Any  # `flow.messages.Peers`
 
 
@@ -453,14 +458,19 @@ def _whole(places: Places) -> Whole:
 
 
 def pieces_of(places: Places, known: str) -> Iterator[tuple[int, Rows]]:
-    """Return what owners have that differs from a known version, by first cluster."""
-    asked = [(address, (places.name, first, known)) for address, first in places.owners]
+    """Return what owners have that differs from a known version, by the first cluster of each."""
+    step, asked, firsts = max(1, PIECE // (8 * places.shape[1])), [], []
+    for address, first, last in places.owners:
+        for start in range(0, last - first, step):
+            span = start, min(start + step, last - first)
+            asked.append((address, (places.name, first, known, span)))
+            firsts.append(first + start)
     for number, rows in places.peers.ask(rows_since, asked):
-        yield places.owners[number][1], rows
+        yield firsts[number], rows
 
 
 def put(rows: Rows, out: FloatArray) -> None:
-    """Write an owner's rows where its clusters begin."""
+    """Write rows where their range of clusters begins."""
     if rows.clusters is not None:
         out[rows.clusters] = rows.centroids
         return

@@ -6,11 +6,14 @@ time of all workers is one after the other; on machines of their own it is side 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
+from hmrf_dask.tasks.owners import PIECE
 
 NUMBER = 8  # bytes
 ENTRY = 16  # bytes of a place and a number
@@ -136,7 +139,8 @@ def arithmetic(
     message = min(whole, 2 * moving * corpus.words * ENTRY)
     out = whole * max(1.0, w / c) * (1 - 1 / w)
     n_tasks = pieces.tasks[0] + pieces.tasks[1] * w
-    n_requests = 2 * c  # of each worker: slices of owners, and parcels, W for each owner
+    # Of each worker: for slices of owners, and for parcels, W for each owner.
+    n_requests = c * math.ceil(whole / c / PIECE) + c
     share = f"{own:,.0f} documents a worker, {t} threads"
     return {
         "compare": (own * corpus.compare / t, f"{share}, {1e6 * corpus.compare:.2f} µs each"),

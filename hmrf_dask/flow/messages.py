@@ -19,6 +19,7 @@ from typing import Any
 from hmrf_dask.errors import HmrfError, LostOwnerError
 
 OPERATION = "hmrf_ask"  # of Dask's workers, by the name that their peers call it
+CONNECTING = 5.0  # seconds
 AT_ONCE = 8  # requests under way: as many answers at most are in memory
 
 
@@ -87,6 +88,9 @@ async def _call(
     from distributed.core import clean_exception
     from distributed.protocol.pickle import dumps
 
+    # Dask tries for long to reach a process that is gone, and the thread that waits for that is
+    # one that the fit needs.
+    worker.rpc.reuse(address, await worker.rpc.connect(address, timeout=CONNECTING))
     request = dumps((function, arguments))
     reply = await getattr(worker.rpc(address), OPERATION)(request=request)
     if not reply:  # no operation of that name

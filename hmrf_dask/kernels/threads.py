@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hmrf_dask.kernels import shared_memory
 from hmrf_dask.types import AnyArray, IntArray
 
 _helpers: ContextVar[tuple[int, ThreadPoolExecutor] | None] = ContextVar("helpers", default=None)
@@ -63,7 +64,8 @@ LINE = 64  # bytes of a line of the cache
 class _Kept:
     """Memory that nobody uses now, by size; there is some only while fits run."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[int], AnyArray]) -> None:
+        self.make = make
         self.lock = threading.RLock()  # a loan may end while another is made
         self.fits = 0
         self.free: dict[int, list[AnyArray]] = defaultdict(list)
@@ -73,7 +75,7 @@ class _Kept:
         with self.lock:
             if self.free[size]:
                 return self.free[size].pop()
-        return _plain(size)
+        return self.make(size)
 
     def give_back(self, size: int, memory: AnyArray) -> None:
         """Keep memory, if a fit may use it."""
@@ -82,46 +84,62 @@ class _Kept:
                 self.free[size].append(memory)
 
 
-_kept = _Kept()
-
-
 class _Loan:
     """Memory that goes back when the last array that shows it is gone."""
 
     memory: AnyArray | None = None
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.memory = _kept.take(size)
+    def __init__(self, size: int, kept: _Kept) -> None:
+        self.size, self.kept = size, kept
+        self.memory = kept.take(size)
         self.__array_interface__: dict[str, Any] = self.memory.__array_interface__
 
-    def __del__(self, give_back: Callable[[int, AnyArray], None] = _kept.give_back) -> None:
+    def __del__(self) -> None:
         if self.memory is not None:  # there was memory to be had
-            give_back(self.size, self.memory)  # an argument: at the end of a process modules go
+            self.kept.give_back(self.size, self.memory)
 
 
 @contextmanager
 def buffers_kept() -> Iterator[None]:
     """Keep memory in here; of other fits at that time, too."""
-    with _kept.lock:
-        _kept.fits += 1
+    pools = (_plain, _shared)
+    for kept in pools:
+        with kept.lock:
+            kept.fits += 1
     try:
         yield
     finally:
-        with _kept.lock:
-            _kept.fits -= 1
-            if not _kept.fits:
-                _kept.free.clear()
+        for kept in pools:
+            with kept.lock:
+                kept.fits -= 1
+                if not kept.fits:
+                    kept.free.clear()
 
 
-def _plain(size: int) -> AnyArray:
+@contextmanager
+def shared_buffers() -> Iterator[None]:
+    """Take the buffers that are made in here from memory that processes of the machine share."""
+    before = _pool.set(_shared)
+    try:
+        yield
+    finally:
+        _pool.reset(before)
+
+
+def _new(size: int) -> AnyArray:
     return np.empty(size + LINE, np.uint8)
+
+
+_plain, _shared = _Kept(_new), _Kept(lambda size: shared_memory.make(size + LINE))
+_pool: ContextVar[_Kept] = ContextVar("pool", default=_plain)
 
 
 def buffer(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
     """Return an array of any contents that begins at a line of the cache, as `np.empty` does."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     rounded = -(-size // STEP) * STEP
-    memory = np.asarray(_Loan(rounded)) if size >= STEP else _plain(size)
+    pool = _pool.get()
+    plain = size < STEP and pool is _plain
+    memory = _new(size) if plain else np.asarray(_Loan(rounded, pool))
     first = -memory.ctypes.data % LINE
     return memory[first : first + size].view(dtype).reshape(shape)

@@ -24,14 +24,20 @@ from hmrf_dask.flow import dataflow, places
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.kernels.gradients import squares_by_length
 from hmrf_dask.kernels.sums import Sums, add_sums
-from hmrf_dask.tasks import cluster_totals, parcels
+from hmrf_dask.tasks import cluster_totals, parcels, whole_models
 from hmrf_dask.tasks import owners as tasks
 from hmrf_dask.tasks.cluster_totals import Clusters
 from hmrf_dask.tasks.model import Model
 from tests.support.cases import FITS
 from tests.support.fits import Case, scheduled, text_case
 from tests.support.long_cases import long
-from tests.support.owners import dies_at, forgetful, watched_driver
+from tests.support.owners import (
+    dies_at,
+    forgetful,
+    memory_seen,
+    watch_memory,
+    watched_driver,
+)
 
 SMALL = {"n_rows": 120, "n_features": 150, "n_clusters": 3, "n_pairs": 60}
 CASE = text_case(**SMALL, init="random", n_init=1, refine=False, max_iter=4)
@@ -92,7 +98,7 @@ def test_owners_that_are_lost_again_and_again(
     def lost(*_asked: Any) -> Any:
         raise LostOwnerError("gone; nothing")
 
-    monkeypatch.setattr(tasks, "_take", lost)
+    monkeypatch.setattr(tasks, "take", lost)
     monkeypatch.setattr(fitting, "MOST_LOSSES", 2)
     with pytest.raises(ClusterError, match=r"lost 3 times after commit 0 \(gone\); see") as e:
         CASE.fitted(3)
@@ -140,9 +146,48 @@ def test_owners_let_go_of_everything_at_the_end(owned: Client) -> None:
     assert not tasks._held
 
 
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has such memory")
+@pytest.mark.parametrize("allowed", [True, *long(False)])
+@pytest.mark.parametrize("n_owners", [1, *long(2)])
+def test_processes_of_a_machine_see_one_model(
+    process_client: Client, n_owners: int, allowed: bool
+) -> None:
+    process_client.wait_for_workers(2, timeout=60)
+    process_client.run(watch_memory, allowed)
+    with dask.config.set({"hmrf.owners": n_owners}):
+        found = WIDE.answer(3)
+    seen = sorted(process_client.run(memory_seen).values())
+    assert found == answer(WIDE)
+    assert seen[0] == 0  # by the one that leads
+    assert (seen[-1] > 1) == allowed
+
+
+def test_workers_of_one_process_lead_together(owned: Client) -> None:
+    places = sorted(owned.scheduler_info()["workers"])
+    assert owners.machines_of(DaskFlow(), places) == {}
+
+
+def test_who_leads_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {
+        "a": tasks.Process("first", 1, 2),
+        "b": tasks.Process("first", 1, 1),
+        "c": tasks.Process("first", 7, 4),
+        "d": tasks.Process("second", 1, 8),
+    }
+    flow = dataflow.Inline()
+    monkeypatch.setattr(flow, "lazy_at", lambda place, _function: there[place])
+    first = tasks.Machine("a", 7)
+    assert owners.machines_of(flow, list(there)) == {
+        "a": first,
+        "b": tasks.Machine("b", 7),
+        "c": first,
+    }
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name", ["changed_by", "add_changes", "hand_over", "remake", "rows_since", "assembled"]
+    "name",
+    ["changed_by", "add_changes", "hand_over", "remake", "rows_since", "assembled", "shown_model"],
 )
 @pytest.mark.parametrize("n_dying", [1, 2])
 def test_workers_that_die_as_owners(process_client: Client, name: str, n_dying: int) -> None:
@@ -237,13 +282,13 @@ def test_a_task_that_runs_twice_changes_nothing_twice() -> None:
     second = parcels.changed_by("8.2/0", [ones, ones], [0, 4, 6], HERE)
     for _ in range(2):
         tasks.add_changes(visit, ("8.1", "8.2"), second, HERE, True)
-    assert tasks._take("8.2", 4).sums.tolist() == [[3, 3, 3], [3, 3, 3]]
-    assert tasks._take("8.2", 4).counts.tolist() == [3, 3]
+    assert tasks.take("8.2", 4).sums.tolist() == [[3, 3, 3], [3, 3, 3]]
+    assert tasks.take("8.2", 4).counts.tolist() == [3, 3]
     with pytest.raises(LostOwnerError, match=r"from 4 on gone"):
         tasks.vacant_at(visit, "8.1")
     with pytest.raises(LostOwnerError, match=r"8\.2/0 for the clusters from 4 on gone"):
         tasks.add_changes(visit, ("8.2", "8.3"), second, HERE, False)
-    assert tasks._take("8.2", 4).sums.tolist() == [[3, 3, 3], [3, 3, 3]]
+    assert tasks.take("8.2", 4).sums.tolist() == [[3, 3, 3], [3, 3, 3]]
     tasks.leave("8")
     assert not parcels._parcels
 
@@ -262,7 +307,7 @@ def test_parcels_are_the_sums() -> None:
             held = []
             for first, last in pairwise(cuts):
                 tasks.begin_sums(tasks.Visit(first, last, ()), "9.1", (last - first, 5), made, HERE)
-                held.append(tasks._take("9.1", first))
+                held.append(tasks.take("9.1", first))
             together = add_sums(changes)
             expected = together.dense if together.is_dense else together.to_dense()
             assert np.array_equal(np.concatenate([part.sums for part in held]), expected)
@@ -284,24 +329,26 @@ class Counting(Here):
 
 
 def test_only_centroids_that_changed_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "PIECE", 2 * 8 * 5)  # two rows
+    monkeypatch.setattr(whole_models, "PIECE", 2 * 8 * 5)  # two rows
     rng, peers, ranges = np.random.default_rng(2), Counting(), [(0, 4), (4, 9)]
     metric: Any = (None, np.ones(5))
     places = [("this", *ends) for ends in ranges]
 
-    def version(number: int, rows: np.ndarray[Any, Any], before: int | None) -> tasks.Sketch:
+    def version(number: int, rows: np.ndarray[Any, Any], before: int | None) -> whole_models.Sketch:
         for first, last in ranges:
             model = Model(*metric, rows[first:last])
             if before is not None:
-                old = tasks._take(f"3.{before}", first)
+                old = tasks.take(f"3.{before}", first)
                 changed = f"3.{before}", tasks._differing(old, model)
                 tasks._hold(f"3.{number}{tasks.CHANGED}", first, changed)
             tasks._hold(f"3.{number}", first, model)
-        where = tasks.Places(f"3.{number}", rows.shape, tuple(places), peers)
-        return tasks.Sketch(f"3.{100 + number}", where, tasks.Numbers(0.0, 43), None, None)
+        where = whole_models.Places(f"3.{number}", rows.shape, tuple(places), peers, {})
+        return whole_models.Sketch(
+            f"3.{100 + number}", where, tasks.Numbers(0.0, 43), None, None, False
+        )
 
     rows = rng.random((9, 5))
-    first = tasks.assembled(version(0, rows, None), metric)
+    first = whole_models.assembled(version(0, rows, None), metric)
     assert first.centroids.tolist() == rows.tolist()
     memory = first.centroids.ctypes.data
     del first
@@ -315,26 +362,26 @@ def test_only_centroids_that_changed_travel(monkeypatch: pytest.MonkeyPatch) -> 
         rows[clusters, -1] *= -1.0 if number != 3 else 0.0
         rows[clusters, -1] -= 0.0  # a sign of zero is a bit, too
         peers.sent.clear()
-        model = tasks.assembled(version(number, rows, number - 1), metric)
+        model = whole_models.assembled(version(number, rows, number - 1), metric)
         assert model.centroids.tobytes() == rows.tobytes()
         assert model.centroids.ctypes.data == memory
         assert peers.sent == sent
         del model
-    held, before = tasks.assembled(version(5, -rows, 4), metric), (-rows).tobytes()
+    held, before = whole_models.assembled(version(5, -rows, 4), metric), (-rows).tobytes()
     peers.sent.clear()
-    other = tasks.assembled(version(6, rows, 5), metric)  # while a task has the one before
+    other = whole_models.assembled(version(6, rows, 5), metric)  # while a task has the one before
     assert peers.sent == [2, 2, 2, 2, 1]
     assert (held.centroids.tobytes(), other.centroids.tobytes()) == (before, rows.tobytes())
     del held, other
     last = version(7, rows, None)
     tasks._held.pop(("3.7", 4))
     with pytest.raises(LostOwnerError, match="from 4 on gone"):
-        tasks.assembled(last, metric)
-    assert "3" not in tasks._wholes  # half of it is of another version
-    tasks.leave("3")
-    assert not tasks._assembled
-    assert not tasks._wholes
-    assert not tasks._keeping
+        whole_models.assembled(last, metric)
+    assert "3" not in whole_models._wholes  # half of it is of another version
+    whole_models.leave("3")
+    assert not whole_models._assembled
+    assert not whole_models._wholes
+    assert not whole_models._keeping
 
 
 def test_totals_over_owners_are_those_of_one_array() -> None:

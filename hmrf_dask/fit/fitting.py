@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
+from traceback import clear_frames
 from typing import Any
 
 import numpy as np
@@ -281,6 +282,8 @@ def _to_the_end(
                     f"of memory?), and {AGAIN}"
                 ) from error
             log.info("%s", what)  # nobody needs to run anything again
+            clear_frames(error.__traceback__)  # what they name would be held by owners for long
+            error.__traceback__ = error.__context__ = error.__cause__ = None
             engine.owners.move()
 
 

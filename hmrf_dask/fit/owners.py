@@ -26,11 +26,12 @@ from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
 from hmrf_dask.errors import ConfigurationError
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.clients import no_progress, setting
+from hmrf_dask.flow.cluster import least_memory
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.flow.graphs import Joined
 from hmrf_dask.flow.messages import Peers
 from hmrf_dask.tasks import owners as tasks
-from hmrf_dask.tasks import parcels
+from hmrf_dask.tasks import parcels, whole_models
 from hmrf_dask.tasks.cluster_totals import block_of
 from hmrf_dask.tasks.model import Model, Settings, State
 from hmrf_dask.types import BoolArray, FloatArray, IntArray
@@ -39,6 +40,7 @@ LEAST = 2**20  # numbers, K × d: fewer are sooner added up by the driver
 EACH = 2**17  # numbers an owner has at least
 MOST = 256  # owners: fewer than workers, and the link of each is what all wait for
 AT_A_TIME = 2**25  # bytes of centroids that are brought here at the end; more lie in a file
+HELD = 64  # bytes of an owner for each number, in a worker that has much else to hold
 REMEMBERED = 64  # names of what died, for owners that were busy when it did
 
 
@@ -95,11 +97,19 @@ class Owners:
     def move(self) -> None:
         """Give all clusters to workers that are there now; what others had is lost."""
         self.workers = places = self.flow.workers()
-        self.places = [places[number % len(places)] for number in range(len(self.ranges))]
+        self._machines = machines_of(self.flow, places)
+        leading = sorted(places, key=self._follows)  # leaders first
+        if len(self.ranges) <= len(leading) - sum(map(self._follows, leading)):
+            leading = [place for place in leading if not self._follows(place)]
+        self.places = [leading[number % len(leading)] for number in range(len(self.ranges))]
         homes = self.flow.homes(self._rows)
         runs = np.arange(len(homes)) * len(places) // max(len(homes), 1)  # of rows read each time
         self._homes = [home or f"run {run}" for home, run in zip(homes, runs, strict=True)]
         self._metric: tuple[Any, FloatArray, Lazy] | None = None
+
+    def _follows(self, place: str) -> bool:
+        """Return whether another process makes what this worker needs of all clusters."""
+        return place in self._machines and self._machines[place].leader != place
 
     def each(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
         """Return lazily what a task returns at every owner."""
@@ -107,8 +117,10 @@ class Owners:
 
     def at(self, number: int, function: Callable[..., Any], *arguments: Any) -> Lazy:
         """Return lazily what a task returns at one owner."""
-        visit = tasks.Visit(*self.ranges[number], tuple(self.dead))
-        return self.flow.lazy_at(self.places[number], function, visit, *arguments)
+        place = self.places[number]
+        machine = None if self._follows(place) else self._machines.get(place)
+        visit = tasks.Visit(*self.ranges[number], tuple(self.dead), machine)
+        return self.flow.lazy_at(place, function, visit, *arguments)
 
     def metric(self, model: Model) -> Lazy:
         """Return what distances are taken in, kept where it was needed: it seldom changes."""
@@ -288,15 +300,18 @@ class Owners:
         """Return a model for tasks: put together once in a process, of what owners answer."""
         owners = tuple((at, *ends) for at, ends in zip(self.places, self.ranges, strict=True))
         centroids = model.centroids
-        where = tasks.Places(centroids.name, centroids.shape, owners, self._peers)
-        known = numbers_of(model), model.limits, model.drift
-        sketch = tasks.Sketch(self.new_name(), where, *known)
-        return Joined(tasks.assembled, (self.flow.share(sketch), self.metric(model)))
+        there = owners, self._peers, self._machines
+        where = whole_models.Places(centroids.name, centroids.shape, *there)
+        known = numbers_of(model), model.limits, model.drift, self.dense
+        sketch = whole_models.Sketch(self.new_name(), where, *known)
+        return Joined(whole_models.assembled, (self.flow.share(sketch), self.metric(model)))
 
     def sources(self, state: State, model: Lazy) -> Joined:
         """Return what tasks of first variation read, with its `model`."""
         pieces = self.each(tasks.round_at, *self._of(state))
-        return Joined(tasks.assembled_sources, (self.new_name(), model, pieces, state.optimal))
+        return Joined(
+            whole_models.assembled_sources, (self.new_name(), model, pieces, state.optimal)
+        )
 
     def ahead(self, model: Model) -> tuple[Joined, list[Lazy]]:
         """Return a model as `model` does, on its way to all workers; and tasks that hold it there.
@@ -307,19 +322,42 @@ class Owners:
         sketch, metric = sent.arguments
         (sketch,) = self.flow.begin([sketch])
         sent = Joined(sent.function, (sketch, metric))
-        made = [self.flow.lazy_at(one, tasks.made_ready, self.ready(sent)) for one in self.workers]
+        made = [
+            self.flow.lazy_at(one, whole_models.made_ready, self.ready(sent))
+            for one in self.workers
+        ]
         return sent, self.flow.begin(made)
 
     def ready(self, model: Joined) -> Joined:
         """Return the same model with what the nearest centroids of rows are found by."""
-        return Joined(tasks.assembled_ready, (*model.arguments, self.dense))
+        return Joined(whole_models.assembled_ready, model.arguments)
+
+
+def machines_of(flow: Dataflow, places: Sequence[str]) -> dict[str, tasks.Machine]:
+    """Return the machine of each worker that shares one with other processes.
+
+    Workers that are in the leader's process lead as it does: they have its memory.
+    """
+    found = flow.compute([flow.lazy_at(place, tasks.process_here) for place in places])
+    processes = dict(zip(places, found, strict=True))
+    together = defaultdict(list)
+    for place, process in processes.items():
+        together[process.machine].append(place)
+    machines = {}
+    for members in together.values():
+        first, n_threads = members[0], sum(processes[place].n_threads for place in members)
+        if len({processes[place].number for place in members}) > 1:
+            for place in members:
+                same = processes[place].number == processes[first].number
+                machines[place] = tasks.Machine(place if same else first, n_threads)
+    return machines
 
 
 def _leave(flow: Dataflow, fit: str) -> None:
     """Let workers know that nobody asks for anything of a fit any more, if they are there."""
     with suppress(Exception):
-        tasks.leave(fit)  # workers in this process may be gone before they are told
-        flow.tell(tasks.leave, fit)
+        whole_models.leave(fit)  # workers in this process may be gone before they are told
+        flow.tell(whole_models.leave, fit)
 
 
 def model_of(flow: Dataflow, state: State) -> Lazy:
@@ -357,7 +395,15 @@ def n_owners(flow: Dataflow, settings: Settings, distortion: Distortion, n_featu
     if asked != "auto":
         return min(int(asked), n_clusters)
     size = n_clusters * n_features
-    return 0 if size < LEAST else min(n_places, MOST, n_clusters, size // EACH)
+    return 0 if size < LEAST else min(_places(flow, size), MOST, n_clusters, size // EACH)
+
+
+def _places(flow: Dataflow, size: int) -> int:
+    """Return in how many processes K × d numbers are: one a machine, more where memory is short."""
+    places = flow.workers()
+    machines = machines_of(flow, places)
+    n_leaders = sum(place not in machines or machines[place].leader == place for place in places)
+    return min(len(places), max(n_leaders, HELD * size // least_memory()))
 
 
 def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:

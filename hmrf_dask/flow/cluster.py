@@ -486,6 +486,11 @@ def memory_of_all() -> int:
     return sum(max(0, limit - PROCESS) for limit in limits)
 
 
+def least_memory() -> int:
+    """Return the memory of the worker that has the least, or of this machine."""
+    return min((limit for limit, _ in _limits()), default=machine_memory())
+
+
 def _limits() -> list[tuple[int, int]]:
     """Return the memory limit and the threads of each worker that has a limit."""
     client = active_client()

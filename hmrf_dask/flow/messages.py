@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 from hmrf_dask.errors import HmrfError, LostOwnerError
@@ -21,6 +22,15 @@ from hmrf_dask.errors import HmrfError, LostOwnerError
 OPERATION = "hmrf_ask"  # of Dask's workers, by the name that their peers call it
 CONNECTING = 5.0  # seconds
 AT_ONCE = 8  # requests under way: as many answers at most are in memory
+
+
+_answering: ContextVar[Any] = ContextVar("answering")  # the worker, where it answers a request
+
+
+def _this_worker() -> Any:
+    from distributed import get_worker
+
+    return _answering.get(None) or get_worker()
 
 
 class Peers:
@@ -32,9 +42,7 @@ class Peers:
     @property
     def here(self) -> str:
         """The address of the worker whose task asks for it."""
-        from distributed import get_worker
-
-        return str(get_worker().address)
+        return str(_this_worker().address)
 
     def ask(
         self, function: Callable[..., Any], asked: Sequence[tuple[str, tuple[Any, ...]]]
@@ -45,9 +53,7 @@ class Peers:
         another one. LostOwnerError where an answer does not come; what is raised there is raised
         here.
         """
-        from distributed import get_worker
-
-        worker = get_worker()
+        worker = _this_worker()
         order = sorted(range(len(asked)), key=lambda n: (asked[n][0] < worker.address, n))
         waiting, under_way = deque(order), dict[Future[Any], int]()
         try:
@@ -107,16 +113,24 @@ def answer_peers() -> None:
         from distributed import get_worker
 
         with suppress(ValueError):  # a thread of the driver
-            get_worker().handlers.setdefault(OPERATION, _answered)
+            worker = get_worker()
+            if OPERATION not in worker.handlers:
+
+                async def answered(request: bytes) -> dict[str, Any]:
+                    """Return what a function returns or raises in this worker."""
+                    return await _answered(worker, request)
+
+                worker.handlers[OPERATION] = answered
 
 
-async def _answered(request: bytes) -> dict[str, Any]:
+async def _answered(worker: Any, request: bytes) -> dict[str, Any]:
     """Return what a function returns or raises, while the event loop serves others."""
     from distributed.core import error_message
     from distributed.protocol.pickle import loads
     from distributed.protocol.serialize import to_serialize
 
     function, arguments = loads(request)
+    _answering.set(worker)  # for this request: each has a context of its own
     try:
         result = await asyncio.to_thread(function, *arguments)
     except Exception as error:  # noqa: BLE001 - it is for who asked

@@ -81,15 +81,15 @@ class Table(Sized):
     # are all 1: √(Σ a x²) of a row, √(Σ t²/a) of a centroid, so no product is larger than both
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
     squared: bool = False
-    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    made: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # by `once`
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Return what `make` returned when `name` was first asked for; other threads wait."""
         with self._lock:
-            if name not in self._made:
-                self._made[name] = make()
-            made: Made = self._made[name]
+            if name not in self.made:
+                self.made[name] = make()
+            made: Made = self.made[name]
             return made
 
     @property

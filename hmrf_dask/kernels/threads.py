@@ -32,6 +32,12 @@ def threads_allowed(number: int) -> Iterator[None]:
             _helpers.reset(before)
 
 
+def n_allowed() -> int:
+    """Return how many threads kernels called here may use."""
+    number, _ = _helpers.get() or (1, None)
+    return number
+
+
 def over_ranges(
     work: Callable[[int, int], None],
     n_items: int,

@@ -10,13 +10,13 @@ What rows change goes to owners, and centroids to processes that have rows, when
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import ref
 
 import numpy as np
 
@@ -24,26 +24,37 @@ from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.errors import LostOwnerError
 from hmrf_dask.kernels.first_variation import squares_of
-from hmrf_dask.kernels.hamerly import CentroidDrift
+from hmrf_dask.kernels.shared_memory import machine
 from hmrf_dask.kernels.sums import Sums, joined
-from hmrf_dask.kernels.threads import buffer, buffers_kept, over_ranges
+from hmrf_dask.kernels.threads import buffer, n_allowed, shared_buffers, threads_allowed
 from hmrf_dask.tasks import parcels
 from hmrf_dask.tasks.cluster_totals import Clusters
-from hmrf_dask.tasks.first_variation import Sources, column_weights
-from hmrf_dask.tasks.model import COLUMNS, Limits, Model, without_sum
+from hmrf_dask.tasks.first_variation import column_weights
+from hmrf_dask.tasks.model import COLUMNS, Model, without_sum
 from hmrf_dask.tasks.parcels import Changes, has_left, taken
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, Sized
 
 if TYPE_CHECKING:
     from hmrf_dask.flow.messages import Peers
 
-MODEL = "model"  # the kind of what is assembled: it, or the "sources" of a round
 CENTROIDS = "centroids-"  # begins the names of what owners write in commits
 MADE = " made"  # ends the name of what an owner said of centroids
 CHANGED = " changed"  # ends the name of what is new in them
-PIECE = 2**24  # bytes of an answer: memory that is freed and taken again, not new pages each time
 FEW = 2  # centroids that changed, times this, are at most all: else all are sent
 Metric = tuple[Distortion, FloatArray]
+
+
+class Machine(NamedTuple):
+    """A machine with worker processes that share what one of them, its leader, makes for all."""
+
+    leader: str  # its address
+    n_threads: int  # of all workers there: the others wait while it makes something
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Make arrays in here where all processes see them, on the threads of all."""
+        with shared_buffers(), threads_allowed(self.n_threads):
+            yield
 
 
 class Visit(NamedTuple):
@@ -52,6 +63,11 @@ class Visit(NamedTuple):
     first: int  # cluster
     last: int
     dead: tuple[str, ...]
+    machine: Machine | None = None  # that the owner leads
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Make centroids in here."""
+        return nullcontext() if self.machine is None else self.machine.at_work()
 
 
 @dataclass(frozen=True)
@@ -93,7 +109,7 @@ _lock = threading.Lock()
 _turns: dict[int, threading.Lock] = defaultdict(threading.Lock)  # by first cluster
 
 
-def _take(name: str, first: int) -> Any:
+def take(name: str, first: int) -> Any:
     """Return a version that an owner holds."""
     try:
         return _held[name, first]
@@ -122,6 +138,19 @@ def _forget(names: Sequence[str]) -> None:
 def rows_between(rows: FloatArray, first: int, last: int) -> FloatArray:
     """Return the centroids of some clusters, of all."""
     return rows[first:last]
+
+
+class Process(NamedTuple):
+    """The process of a worker: two workers may be in one, and several on a machine."""
+
+    machine: str
+    number: int
+    n_threads: int  # of this worker
+
+
+def process_here() -> Process:
+    """Return the process of the worker that runs this, on all of its threads."""
+    return Process(machine(), os.getpid(), n_allowed())
 
 
 # ---- sums
@@ -157,7 +186,7 @@ def add_changes(
     with _turns[visit.first]:
         if (name, visit.first) in _held:
             return
-        before = _take(base, visit.first)
+        before = take(base, visit.first)
         if in_place:  # what fails half way must be lost, not wrong
             del _held[base, visit.first]
         sums = before if in_place else HeldSums(before.sums.copy(), before.counts.copy())
@@ -173,7 +202,10 @@ def place_centroids(
 ) -> None:
     """Hold the centroids of the owner's clusters as they are."""
     _forget(visit.dead)
-    _hold(name, visit.first, _model(metric, numbers, np.array(rows, np.float64)))
+    with visit.at_work():
+        held = buffer(rows.shape, np.float64)
+    held[...] = rows
+    _hold(name, visit.first, bare_model(metric, numbers, held))
 
 
 class KeptRows(NamedTuple):
@@ -201,9 +233,10 @@ def restore_centroids(
 ) -> None:
     """Hold the centroids of sums, but for clusters that keep theirs."""
     _forget(visit.dead)
-    sums = _take(names[0], visit.first)
-    model = _model(metric, numbers, np.zeros((len(sums.sums), sums.sums.shape[1] - 1)))
-    made = _centroids(model, sums)
+    sums = take(names[0], visit.first)
+    model = bare_model(metric, numbers, np.zeros((len(sums.sums), sums.sums.shape[1] - 1)))
+    with visit.at_work():
+        made = _centroids(model, sums)
     kept.put(visit.first, made)
     _hold(names[1], visit.first, replace(model, centroids=made))
 
@@ -223,9 +256,10 @@ def remake(
         if (name + MADE, visit.first) in _held:
             known: Made = _held[name + MADE, visit.first]
             return known
-        sums = _take(sums_name, visit.first)
-        before = _measured_by(_take(before_name, visit.first), metric, numbers)
-        model, made = before.remade(sums.sums, sums.counts, compared=compared)
+        sums = take(sums_name, visit.first)
+        before = measured_by(take(before_name, visit.first), metric, numbers)
+        with visit.at_work():
+            model, made = before.remade(sums.sums, sums.counts, compared=compared)
         changes = made.changes
         if near and changes is None:
             changes = model.distortion.changes(before.table(), model.table())
@@ -241,8 +275,8 @@ def remake(
 def closed_at(visit: Visit, metric: Metric, numbers: Numbers, names: tuple[str, str]) -> int:
     """Return the `closed_distances` of an owner's clusters; `names`: of sums, of centroids."""
     _forget(visit.dead)
-    sums = _take(names[0], visit.first)
-    model = _measured_by(_take(names[1], visit.first), metric, numbers)
+    sums = take(names[0], visit.first)
+    model = measured_by(take(names[1], visit.first), metric, numbers)
     totals = (sums.sums, sums.counts, model.exponent)
     return int(model.distortion.closed_distances(model.table(), model.weights, *totals))
 
@@ -250,7 +284,7 @@ def closed_at(visit: Visit, metric: Metric, numbers: Numbers, names: tuple[str, 
 def vacant_at(visit: Visit, name: str) -> BoolArray:
     """Return which of an owner's clusters have sums of zeros."""
     _forget(visit.dead)
-    return without_sum(_take(name, visit.first).sums)
+    return without_sum(take(name, visit.first).sums)
 
 
 def differing_at(
@@ -258,8 +292,8 @@ def differing_at(
 ) -> BoolArray:
     """Return which centroids are not those of the sums alone; see `keeps_centroid`."""
     _forget(visit.dead)
-    sums, model = _take(names[0], visit.first), _take(names[1], visit.first)
-    alone = _model(metric, numbers, np.zeros_like(model.centroids))
+    sums, model = take(names[0], visit.first), take(names[1], visit.first)
+    alone = bare_model(metric, numbers, np.zeros_like(model.centroids))
     return np.asarray((_centroids(alone, sums) != model.centroids).any(axis=1))
 
 
@@ -267,14 +301,14 @@ def centroids_at(visit: Visit, name: str, clusters: IntArray) -> FloatArray:
     """Return the centroids of those of the clusters that are the owner's."""
     _forget(visit.dead)
     here = clusters[(clusters >= visit.first) & (clusters < visit.last)] - visit.first
-    rows: FloatArray = _take(name, visit.first).centroids[here]
+    rows: FloatArray = take(name, visit.first).centroids[here]
     return rows
 
 
 def write_at(visit: Visit, name: str, run: CheckpointStore, number: int) -> LabelsFile:
     """Write an owner's centroids as part of a commit."""
     _forget(visit.dead)
-    part, centroids = f"{CENTROIDS}{visit.first:07d}", _take(name, visit.first).centroids
+    part, centroids = f"{CENTROIDS}{visit.first:07d}", take(name, visit.first).centroids
     return run.write_rows(number, part, visit.first, centroids)
 
 
@@ -289,8 +323,8 @@ def fold_at(
 ) -> Any:  # fmt: skip
     """Return `add` of a total and of an owner's clusters; see `tasks.cluster_totals`."""
     _forget(visit.dead)
-    sums = _take(names[0], visit.first)
-    model = _measured_by(_take(names[1], visit.first), metric, numbers)
+    sums = take(names[0], visit.first)
+    model = measured_by(take(names[1], visit.first), metric, numbers)
     clusters = Clusters(model, sums.sums, sums.counts, visit.first, n_clusters)
     return add(total, clusters, *arguments)
 
@@ -298,8 +332,8 @@ def fold_at(
 def round_at(visit: Visit, metric: Metric, numbers: Numbers, name: str) -> HeldRound:
     """Return the sums of an owner's clusters and their ‖S_h‖², as first variation reads them."""
     _forget(visit.dead)
-    held = _take(name, visit.first)
-    weights = column_weights(_model(metric, numbers, np.zeros((0, 0))))
+    held = take(name, visit.first)
+    weights = column_weights(bare_model(metric, numbers, np.zeros((0, 0))))
     squares = squares_of(held.sums, weights, numbers.exponent)
     return HeldRound(held.sums, held.counts, squares)
 
@@ -314,64 +348,48 @@ class Rows(NamedTuple):
 def rows_since(name: str, first: int, known: str, span: tuple[int, int]) -> Rows:
     """Return an owner's centroids for a process that has another version of them: what differs.
 
-    The span is of its clusters, from the first one on.
+    The span is of its clusters, from the first one on; all of it, where those that differ are not
+    few.
     """
-    centroids, (start, stop) = _take(name, first).centroids, span
-    before, differ = _held.get((name + CHANGED, first), (None, None))
+    here = slice(*span)
+    centroids = take(name, first).centroids[here]
     if known == name:
         return Rows(np.zeros(0, np.int64), centroids[:0])
-    if known != before or differ.clusters is None:
-        return Rows(None, centroids[start:stop])
-    here = slice(*np.searchsorted(differ.clusters, span))
-    return Rows(differ.clusters[here] - start, differ.centroids[here])
+    before, differ = _held.get((name + CHANGED, first), (None, np.zeros(0, np.bool_)))
+    if known != before or FEW * int(differ.sum()) > len(differ):
+        return Rows(None, centroids)
+    return Rows(np.flatnonzero(differ[here]), centroids[differ[here]])
 
 
-def _differing(before: Model, after: Model) -> Rows:
-    """Return the centroids whose bits changed; all, where they are not few."""
+def _differing(before: Model, after: Model) -> BoolArray:
+    """Return which centroids' bits changed."""
     old, new = before.centroids.view(np.int64), after.centroids.view(np.int64)
-    differ = (old[:, :COLUMNS] != new[:, :COLUMNS]).any(axis=1)
+    differ: BoolArray = (old[:, :COLUMNS] != new[:, :COLUMNS]).any(axis=1)
     for cluster in np.flatnonzero(~differ):
         differ[cluster] = not np.array_equal(old[cluster], new[cluster])
-    if FEW * int(differ.sum()) > len(differ):
-        return Rows(None, after.centroids)
-    return Rows(np.flatnonzero(differ), after.centroids[differ])
+    return differ
 
 
 def leave(fit: str) -> None:
-    """Let go of all that a fit held in this process.
-
-    It may be called on the event loop, for which a task that assembles a model waits: such a task
-    then lets go of that.
-    """
+    """Let go of all that a fit held in this process as an owner."""
     with _lock:
         parcels.leave(fit)
         for key in [key for key in _held if key[0].startswith(fit)]:
             del _held[key]
-    _leave_assembled(fit)
 
 
-def _leave_assembled(fit: str) -> None:
-    if has_left(fit) and _assembling.acquire(blocking=False):
-        try:
-            _assembled.pop(fit, None)
-            _wholes.pop(fit, None)
-            if keeping := _keeping.pop(fit, None):
-                keeping.close()
-        finally:
-            _assembling.release()
-
-
-def _model(metric: Metric, numbers: Numbers, centroids: FloatArray) -> Model:
+def bare_model(metric: Metric, numbers: Numbers, centroids: FloatArray) -> Model:
+    """Return the model of these centroids, with nothing that the driver alone knows."""
     distortion, weights = metric
     return Model(distortion, weights, centroids, numbers.smoothing, numbers.exponent)
 
 
-def _measured_by(model: Model, metric: Metric, numbers: Numbers) -> Model:
+def measured_by(model: Model, metric: Metric, numbers: Numbers) -> Model:
     """Return a model of the same centroids under a metric; itself, with its table, if it has it."""
     same = (model.smoothing, model.exponent) == numbers
     if same and (model.weights is metric[1] or np.array_equal(model.weights, metric[1])):
         return model
-    return _model(metric, numbers, model.centroids)
+    return bare_model(metric, numbers, model.centroids)
 
 
 def _centroids(model: Model, sums: HeldSums) -> FloatArray:
@@ -381,152 +399,3 @@ def _centroids(model: Model, sums: HeldSums) -> FloatArray:
         *totals, model.weights, model.smoothing, model.centroids
     )
     return made
-
-
-# ---- the whole model, in every process that has tasks over rows
-
-
-class Places(NamedTuple):
-    """Where a version of all centroids is."""
-
-    name: str
-    shape: tuple[int, int]
-    owners: tuple[tuple[str, int, int], ...]  # addresses, and the clusters from one to another
-    peers: Any  # `flow.messages.Peers`
-
-
-@dataclass(frozen=True)
-class Sketch(Sized):
-    """A model without its centroids and its metric."""
-
-    name: str
-    places: Places
-    numbers: Numbers
-    limits: Limits | None
-    drift: CentroidDrift | None
-
-
-class Whole(NamedTuple):
-    """All centroids of a version in one array, and which models show it."""
-
-    name: str
-    centroids: FloatArray
-    models: list[ref[Model]]
-
-    @property
-    def is_free(self) -> bool:
-        """Whether no task has a model of it, so that it may be overwritten."""
-        return not any(model() for model in self.models)
-
-
-# By fit: the name and the value of its model, and of the sources of a round under it. The driver
-# never asks for the one before again, and two of them with their tables are most of a worker.
-_assembled: dict[str, dict[str, tuple[str, Any]]] = {}
-_wholes: dict[str, Whole] = {}  # by fit: what the next version is written over
-_assembling = threading.RLock()
-_keeping: dict[str, ExitStack] = {}  # by fit
-
-
-def assembled(sketch: Sketch, metric: Metric) -> Model:
-    """Return a whole model, put together once in a process; tasks on other threads wait for it."""
-
-    def whole() -> Model:
-        """Return the model of all centroids."""
-        held = _whole(sketch.places)
-        model = replace(_model(metric, sketch.numbers, held.centroids), limits=sketch.limits)
-        object.__setattr__(model, "drift", sketch.drift)
-        held.models.append(ref(model))
-        return model
-
-    made: Model = _once(MODEL, sketch.name, whole)
-    return made
-
-
-def _whole(places: Places) -> Whole:
-    """Return all centroids of a version, made of those that this process has and what differs."""
-    fit = places.name.partition(".")[0]
-    held = _wholes.pop(fit, None)  # what fails half way is not used again
-    if held is None or held.name != places.name:
-        if held is None or not held.is_free:
-            held = Whole("", buffer(places.shape, np.float64), [])
-        for first, rows in pieces_of(places, held.name):
-            put(rows, held.centroids[first:])
-        held = Whole(places.name, held.centroids, [])
-    if not has_left(fit):
-        _wholes[fit] = held
-    return held
-
-
-def pieces_of(places: Places, known: str) -> Iterator[tuple[int, Rows]]:
-    """Return what owners have that differs from a known version, by the first cluster of each."""
-    step, asked, firsts = max(1, PIECE // (8 * places.shape[1])), [], []
-    for address, first, last in places.owners:
-        for start in range(0, last - first, step):
-            span = start, min(start + step, last - first)
-            asked.append((address, (places.name, first, known, span)))
-            firsts.append(first + start)
-    for number, rows in places.peers.ask(rows_since, asked):
-        yield firsts[number], rows
-
-
-def put(rows: Rows, out: FloatArray) -> None:
-    """Write rows where their range of clusters begins."""
-    if rows.clusters is not None:
-        out[rows.clusters] = rows.centroids
-        return
-
-    def copy(first: int, last: int) -> None:
-        """Copy a range of rows."""
-        out[first:last] = rows.centroids[first:last]
-
-    over_ranges(copy, len(rows.centroids), rows.centroids.size)
-
-
-def _once(kind: str, name: str, make: Callable[[], Any]) -> Any:
-    """Return what `make` returned when a task of this process first asked for it.
-
-    The one before is forgotten first, so that the next may take its memory.
-    """
-    fit = name.partition(".")[0]
-    try:
-        with _assembling:
-            if has_left(fit):
-                return make()
-            if fit not in _keeping:  # arrays of its models take one another's memory
-                _keeping[fit] = ExitStack()
-                _keeping[fit].enter_context(buffers_kept())
-            known = _assembled.setdefault(fit, {})
-            if kind not in known or known[kind][0] != name:
-                if kind == MODEL:
-                    known.clear()
-                known.pop(kind, None)
-                known[kind] = name, make()
-            return known[kind][1]
-    finally:
-        _leave_assembled(fit)
-
-
-def assembled_ready(sketch: Sketch, metric: Metric, dense: bool) -> Model:
-    """Return a whole model with what the nearest centroids of rows are found by."""
-    model = assembled(sketch, metric)
-    with _assembling:
-        model.distortion.make_ready(model.table(), dense=dense)
-    return model
-
-
-def assembled_sources(
-    name: str, model: Model, pieces: Sequence[HeldRound], optimal: bool
-) -> Sources:
-    """Return the frozen sums of a round in one piece, put together once in a process."""
-
-    def whole() -> Sources:
-        """Return the sources of all pieces."""
-        sums, counts, squares = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-        return Sources(model, sums, counts, squares, optimal)
-
-    made: Sources = _once("sources", name, whole)
-    return made
-
-
-def made_ready(model: Model) -> None:
-    """Do nothing: that a process has a model ready is all that is asked."""

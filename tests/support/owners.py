@@ -16,7 +16,8 @@ from dask.sizeof import sizeof
 
 from hmrf_dask.flow import dataflow
 from hmrf_dask.flow.graphs import merged
-from hmrf_dask.tasks import owners, parcels
+from hmrf_dask.kernels import shared_memory
+from hmrf_dask.tasks import owners, parcels, whole_models
 
 
 @dataclass
@@ -53,7 +54,7 @@ def watched_driver() -> Iterator[Passed]:
 @contextmanager
 def forgetful(after: int) -> Iterator[list[int]]:
     """Let owners in this process lose all they have when they are asked so often; count that."""
-    take, asked = owners._take, [0]
+    take, asked = owners.take, [0]
 
     def forgets(name: str, first: int) -> Any:
         asked[0] += 1
@@ -61,13 +62,36 @@ def forgetful(after: int) -> Iterator[list[int]]:
             owners._held.clear()
         return take(name, first)
 
-    with mock.patch.object(owners, "_take", forgets):
+    with mock.patch.object(owners, "take", forgets):
         yield asked
+
+
+_seen: list[Any] = []  # what this process saw of others, in `Mapped.value`, which comes first
+
+
+def watch_memory(allowed: bool) -> None:
+    """Note what this process sees of others, or let it see nothing; for `Client.run`."""
+    value = shared_memory.Mapped.value
+
+    def watched(mapped: Any, packed: Any) -> Any:
+        if not allowed:
+            raise OSError("memory of others is not to be seen here")
+        _seen.append(len(packed.pieces))
+        return value(mapped, packed)
+
+    _seen[:] = [value]
+    shared_memory.Mapped.value = watched  # type: ignore[method-assign]
+
+
+def memory_seen() -> int:
+    """Return how often this process saw what others have, and watch it no more."""
+    shared_memory.Mapped.value = _seen[0]  # type: ignore[method-assign]
+    return len(_seen) - 1
 
 
 def dies_at(name: str, number: int) -> None:
     """Let this process die at its nth task of an owner of that name; for `Client.run`."""
-    module = owners if hasattr(owners, name) else parcels
+    module = next(one for one in (owners, parcels, whole_models) if hasattr(one, name))
     function, left = getattr(module, name), [number]
 
     @wraps(function)  # by whose name others ask for it

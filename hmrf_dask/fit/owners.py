@@ -334,7 +334,7 @@ def n_owners(flow: Dataflow, settings: Settings, distortion: Distortion, n_featu
     no bits.
     """
     asked, n_places, n_clusters = setting("owners", "auto"), flow.n_workers, settings.n_clusters
-    if not n_places or settings.metric or not isinstance(distortion, TableDistortion):
+    if not n_places or why_none(settings, distortion):
         return 0
     if asked != "auto" and not (str(asked).isdecimal() and int(asked) <= MOST):
         raise ConfigurationError(
@@ -345,6 +345,27 @@ def n_owners(flow: Dataflow, settings: Settings, distortion: Distortion, n_featu
         return min(int(asked), n_clusters)
     size = n_clusters * n_features
     return 0 if size < LEAST else min(n_places, MOST, n_clusters, size // EACH)
+
+
+def why_none(settings: Settings, distortion: Distortion) -> str:
+    """Return why a fit cannot have owners, however large it is; nothing where it can."""
+    if not isinstance(distortion, TableDistortion):
+        return "owners make tables of centroids, which a distortion of your own has not"
+    if settings.metric:
+        return "a full metric is learned from all sums at once"
+    return ""
+
+
+def in_driver(flow: Dataflow, settings: Settings, distortion: Distortion, n_features: int) -> str:
+    """Return in words that much passes through the driver, and why; nothing where it need not."""
+    size, why = settings.n_clusters * n_features, why_none(settings, distortion)
+    if not why or not flow.n_workers or size < LEAST:
+        return ""
+    return (
+        f"all sums and centroids pass through the driver, {settings.n_clusters} clusters of "
+        f"{n_features} features, {8e-6 * size:,.0f} MB to each worker and back in an iteration: "
+        f"{why}; more workers gain less than they could"
+    )
 
 
 def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:

@@ -1,10 +1,13 @@
-"""The proof rows about owners of clusters: workers that die, what passes through the driver."""
+"""The proof rows about owners of clusters: their bits, workers that die, what the driver has."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import dask
 
@@ -13,6 +16,18 @@ from tests.proofs.loop import Figures, Row
 SIZES = {"n_rows": 3000, "n_features": 40_000, "n_clusters": 30, "n_pairs": 300}
 TASKS = ("add_changes", "remake")  # during sums, during centroids
 EACH = 5  # kills of one worker, and of all, in each
+PROCESSES, OWNERS = (1, 2, 3), (0, 1, 2, 3)
+# So many features that each cluster is a block of its own, which any owner may have.
+MATRIX = {"n_rows": 400, "n_features": 70_000, "n_clusters": 5}
+KINDS: dict[str, dict[str, Any]] = {
+    "cosine, pairs": {},
+    "euclidean, pairs": {"distortion": "euclidean"},
+    "kl, pairs": {"distortion": "kl"},
+    "i-divergence": {"distortion": "i-divergence", "n_pairs": 0},
+    "cosine, weights": {"learn_weights": True},
+    "euclidean, weights": {"distortion": "euclidean", "learn_weights": True},
+    "first variation": {"refine": True},
+}
 WIDE = {"n_rows": 4000, "n_features": 60_000, "n_clusters": 250, "n_pairs": 0}
 
 
@@ -31,6 +46,52 @@ def _workers(number: int) -> Iterator[Any]:
         Client(cluster) as client,
     ):
         yield client
+
+
+def of_processes() -> Figures:
+    """Fit each kind on 1 to 3 processes over 0 to 3 owners; count digests, and owners there were.
+
+    Each is held to what threads of one process give.
+    """
+    from hmrf_dask import COPKMeans
+    from tests.support.fits import NO_PAIRS, scheduled, text_case
+
+    usual = {**MATRIX, "n_pairs": 150, "init": "random", "n_init": 2, "max_iter": 6}
+    cases = {name: text_case(**{**usual, "refine": False, **kind}) for name, kind in KINDS.items()}
+    hard = text_case(**{**MATRIX, "n_pairs": 150}, max_iter=6)
+    cases["hard pairs"] = replace(hard, kind=COPKMeans)
+    cases["no pairs"] = replace(cases["cosine, pairs"], must=NO_PAIRS, cannot=NO_PAIRS)
+    digests: dict[str, set[str]] = defaultdict(set)
+    with scheduled("threads"):
+        for name, case in cases.items():
+            digests[name].add(case.answer(3))
+    wrong = []
+    for n_processes in PROCESSES:
+        with _workers(n_processes):
+            for n_owners in OWNERS:
+                for name, case in cases.items():
+                    with dask.config.set({"hmrf.owners": n_owners}), _numbers_of_owners() as seen:
+                        digests[name].add(case.answer(3))
+                    if set(seen) != ({n_owners} if n_owners else set()):
+                        wrong.append([name, n_processes, n_owners, seen])
+    fits = len(PROCESSES) * len(OWNERS) * len(cases)
+    return {"fits": fits, "digests": {n: len(d) for n, d in digests.items()}, "owners_off": wrong}
+
+
+@contextmanager
+def _numbers_of_owners() -> Iterator[list[int]]:
+    """Give how many owners fits get, one after the other."""
+    from hmrf_dask.fit.owners import Owners
+
+    seen: list[int] = []
+    made = Owners.move
+
+    def move(self: Owners) -> None:
+        made(self)
+        seen.append(len(self.places))
+
+    with mock.patch.object(Owners, "move", move):
+        yield seen
 
 
 def killed() -> Figures:
@@ -77,6 +138,12 @@ def passed() -> Figures:
 
 
 OWNER_ROWS = (
+    Row(
+        "owners-processes",
+        "1, 2, 3 worker processes x 0 to 3 owners, nine kinds of fits: one digest each",
+        of_processes,
+        lambda f: set(f["digests"].values()) == {1} and not f["owners_off"],
+    ),
     Row(
         "owners-killed",
         "workers killed as owners of clusters, one and all, in sums and centroids: 20 of 20",

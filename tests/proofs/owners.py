@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import dask
+import psutil
 
 from tests.proofs.loop import Figures, Row
 
@@ -28,11 +30,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "euclidean, weights": {"distortion": "euclidean", "learn_weights": True},
     "first variation": {"refine": True},
 }
+LARGE = {"n_rows": 3000, "n_features": 200_000, "n_clusters": 1000, "n_pairs": 0}
+HELD = 80  # bytes of the one worker for each number of centroids, with what others need
 WIDE = {"n_rows": 4000, "n_features": 60_000, "n_clusters": 250, "n_pairs": 0}
 
 
 @contextmanager
-def _workers(number: int) -> Iterator[Any]:
+def _workers(number: int, **how: Any) -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     with (
@@ -42,6 +46,7 @@ def _workers(number: int) -> Iterator[Any]:
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             env={"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"},
+            **how,
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -137,7 +142,42 @@ def passed() -> Figures:
     return figures | {"bytes_an_iteration_and_worker": round(more / done / 2)}
 
 
+def peak() -> Figures:
+    """Fit K x d = 200 million over an owner; return the most memory that this process ever had."""
+    from tests.support.fits import text_case
+
+    numbers = LARGE["n_features"] * LARGE["n_clusters"]
+    needed, there = HELD * numbers, psutil.virtual_memory().available
+    if there < needed:
+        return {"skipped": f"{needed / 1e9:.0f} GB are needed, {there / 1e9:.0f} are free"}
+    case = text_case(**LARGE, init="random", n_init=1, refine=False, max_iter=3)
+    with _workers(1, memory_limit=0) as client, _numbers_of_owners() as owners:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        model = case.fitted(8)
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        (worker,) = client.run(_peak_here).values()
+    return {
+        **LARGE,
+        "iterations": model.n_iter_,
+        "owners": owners,
+        "MB_of_centroids": 8e-6 * numbers,
+        "MB_before": before >> 10,
+        "MB_of_the_driver": own >> 10,  # and of the scheduler, which is in this process
+        "MB_of_the_worker": worker >> 10,
+    }
+
+
+def _peak_here() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 OWNER_ROWS = (
+    Row(
+        "owners-memory",
+        "the driver's process, with the scheduler, below 500 MB at K x d = 200 million",
+        peak,
+        lambda f: f["MB_of_the_driver"] < 500 and set(f["owners"]) == {1},
+    ),
     Row(
         "owners-processes",
         "1, 2, 3 worker processes x 0 to 3 owners, nine kinds of fits: one digest each",

@@ -238,6 +238,7 @@ def test_a_night_on_a_cluster_that_stays_with_tls(
         said = (cluster.folder / "first.log").read_text()
     assert "no TLS" not in said
     assert json.loads(said.splitlines()[-1])["documents"]["all"] == 900
-    files = fsspec.filesystem("s3")
-    (launches,) = files.glob("my-bucket/clusters/runs/*/launches.jsonl")
-    assert "tls://hmrf-scheduler:8786" in files.cat_file(launches).decode()
+    store = fsspec.filesystem("s3")
+    store.invalidate_cache()  # of what former nights had there
+    (launches,) = store.glob("my-bucket/clusters/runs/*/launches/*.jsonl")
+    assert "tls://hmrf-scheduler:8786" in store.cat_file(launches).decode()

@@ -28,6 +28,7 @@ from distributed import Client, LocalCluster
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
 from hmrf_dask.flow import clients, places, worker_count
 from hmrf_dask.flow.clients import SilentClusterError, closed_in_time, no_progress
+from hmrf_dask.flow.cluster import LostWorkError, wait_for
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.storage.remote import alive
 from tests.support.fits import fit, labels_of_a_fit, text_case
@@ -270,6 +271,16 @@ def test_the_client_of_the_parent_is_refused_in_a_fork(process_client: Client) -
             os._exit(0)
     os.waitpid(pid, 0)
     assert "got one made before this process was forked" in code.get()
+
+
+def test_a_client_that_ends_with_its_scheduler_while_nobody_waits(
+    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(own_cluster, set_as_default=False) as client:
+        futures = [client.submit(time.sleep, 60)]
+    monkeypatch.setattr(futures[0]._state, "status", "pending")  # nobody has told it yet
+    with pytest.raises(LostWorkError, match=r"the scheduler must stay, got .* gone.*run again"):
+        wait_for(client, futures)
 
 
 # ---- a process that was stopped, or whose machine slept, has not waited

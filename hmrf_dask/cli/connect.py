@@ -21,7 +21,6 @@ from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from distributed import (
 )
 from distributed.comm.addressing import get_address_host, get_address_host_port, parse_address
 
-from hmrf_dask.cli.group import finished_first
+from hmrf_dask.cli.group import finished_first, tidied_up
 from hmrf_dask.errors import (
     ClusterError,
     ConfigurationError,
@@ -143,7 +142,7 @@ def _local_processes(stack: ExitStack, n_workers: int) -> None:
     # Ctrl-C is for this process, which then ends the workers; threads and processes started
     # while the signal is blocked never get it, and one that comes meanwhile is not lost.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    resource_tracker.ensure_running()  # it outlives us; and it would unblock SIGINT further down
+    tidied_up()  # by what outlives us; and it would unblock SIGINT further down
     signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

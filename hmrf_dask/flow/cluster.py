@@ -163,6 +163,10 @@ def _wait(
             break
         except TimeoutError:
             watch.look(sum(future.done() for future in futures))
+        except ValueError as error:  # Dask knows the client no more: its scheduler has ended
+            if client.status not in ("closing", "closed"):
+                raise
+            raise LostWorkError(f"{lost}; {AGAIN}") from error
     for future in futures:
         if future.status == "error":
             _explain(future)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,9 +41,12 @@ def _workers(number: int, **how: Any) -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     with (
+        # Dask's own place has one lock: whoever starts a worker there waits for all who do.
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         LocalCluster(
             n_workers=number,
             threads_per_worker=1,
+            local_directory=folder,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             env={"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"},

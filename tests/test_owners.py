@@ -5,6 +5,7 @@ That fits over owners have the bits of others is in `tests/test_same_bits.py`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pickle
@@ -21,7 +22,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.errors import ClusterError, ConfigurationError, LostOwnerError
+from hmrf_dask.errors import ClusterError, ConfigurationError, LostOwnerError, RunDirectoryError
 from hmrf_dask.fit import fitting, journal, owners
 from hmrf_dask.fit.preparation import ADDING, HELD, TaskMemory, with_owners
 from hmrf_dask.flow import dataflow, places
@@ -81,6 +82,18 @@ def test_nothing_of_the_size_of_centroids_passes_through_the_driver(
         other = WIDE.fitted(3)
     assert max(passed.sent) > size / 4  # or the limit would say nothing
     assert other.cluster_centers_.tobytes() == model.cluster_centers_.tobytes()
+
+
+def test_centroids_that_find_no_room_at_the_end(
+    owned: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(owners, "AT_A_TIME", 8)
+    monkeypatch.setattr(owners.tempfile, "TemporaryFile", full)
+    with pytest.raises(RunDirectoryError, match=r"room for the centroids .* 0 MB, got .*No space"):
+        CASE.fitted(3)
 
 
 @pytest.mark.parametrize("after", [3, *long(20)])

@@ -72,6 +72,9 @@ DRIVER_PAUSE = 5.0
 ANSWER_SECONDS = 10.0  # in which a scheduler that is there answers
 TRY_AGAIN = 75
 ENCRYPTED = ("tls", "wss", "gateway", "inproc")  # a gateway's own protocol is TLS
+# Dask gives a worker up that is not there so long after it died. Where it had come back and died
+# once more, the second death is taken for the first, and nobody starts it again.
+_RESTARTED = {"distributed.deploy.lost-worker-timeout": "1000 days"}
 SAFE_WAYS = (
     "give it TLS (deploy/tls), or --host 127.0.0.1 where all runs on one machine, or allow it by "
     "--insecure or cluster: {insecure: true}"
@@ -139,6 +142,7 @@ def _refuse_too_many(n_workers: int) -> None:
 
 def _local_processes(stack: ExitStack, n_workers: int) -> None:
     _refuse_too_many(n_workers)
+    stack.enter_context(dask.config.set(_RESTARTED))
     # Ctrl-C is for this process, which then ends the workers; threads and processes started
     # while the signal is blocked never get it, and one that comes meanwhile is not lost.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -175,6 +179,8 @@ def _started(asked: Cluster, name: str) -> Iterator[None]:
             "NetworkPolicy (deploy/kubernetes/overlays/cluster), then say cluster: {insecure: true}"
         )
     with ExitStack() as stack:
+        if name == "distributed.LocalCluster":
+            stack.enter_context(dask.config.set(_RESTARTED))
         try:
             make = partial(kind, **_arguments(asked, name))
             cluster = stack.enter_context(closed_in_time(name, make))

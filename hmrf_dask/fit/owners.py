@@ -23,7 +23,7 @@ import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
-from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.errors import ConfigurationError, RunDirectoryError
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.clients import setting
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
@@ -257,9 +257,22 @@ class Owners:
         everything = np.arange(self.n_clusters)
         if self.n_clusters <= rows:
             return self.rows(model.centroids, everything)
+        try:
+            return self._in_file(model, everything, rows)
+        except OSError as error:
+            needed = 8e-6 * self.n_clusters * self.n_features
+            raise RunDirectoryError(
+                f"hmrf.scratch-directory must have room for the centroids that a fit ends with, "
+                f"{needed:,.0f} MB, got {error}; set it to another folder, or make room, and fit "
+                "again"
+            ) from error
+
+    def _in_file(self, model: Model, everything: IntArray, rows: int) -> FloatArray:
+        """Return all centroids in a temporary file, that takes some rows at a time."""
         with tempfile.TemporaryFile(dir=setting("scratch-directory", None)) as file:
             for first in range(0, self.n_clusters, rows):
-                self.rows(model.centroids, everything[first : first + rows]).tofile(file)
+                few = self.rows(model.centroids, everything[first : first + rows])
+                file.write(few.data)  # `tofile` would not say why it fails
             file.flush()
             return np.memmap(file, np.float64, "c", shape=(self.n_clusters, self.n_features))
 

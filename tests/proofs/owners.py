@@ -41,7 +41,9 @@ def _workers(number: int, **how: Any) -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     with (
-        # Dask's own place has one lock: whoever starts a worker there waits for all who do.
+        # Dask's own place has one lock: whoever starts a worker there waits for all who do. And a
+        # worker that dies again 15 s after it died is one that Dask gives up.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1000 days"}),
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         LocalCluster(
             n_workers=number,

@@ -23,7 +23,7 @@ import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
-from hmrf_dask.errors import ConfigurationError, RunDirectoryError
+from hmrf_dask.errors import ConfigurationError, HmrfError, RunDirectoryError
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.clients import setting
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array
@@ -260,6 +260,8 @@ class Owners:
         try:
             return self._in_file(model, everything, rows)
         except OSError as error:
+            if isinstance(error, HmrfError):  # of workers
+                raise
             needed = 8e-6 * self.n_clusters * self.n_features
             raise RunDirectoryError(
                 f"hmrf.scratch-directory must have room for the centroids that a fit ends with, "

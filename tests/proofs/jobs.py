@@ -62,7 +62,7 @@ def bucket(address: str = "127.0.0.1") -> Iterator[Any]:
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    files = fsspec.filesystem("s3")
+    files = fsspec.filesystem("s3", skip_instance_cache=True)  # which knows a former server
     files.makedirs(BUCKET)
     yield files
     server.stop()

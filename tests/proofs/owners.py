@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import resource
+import subprocess
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing import get_context
 from typing import Any
 from unittest import mock
 
@@ -149,14 +154,25 @@ def passed() -> Figures:
 
 
 def peak() -> Figures:
+    """Return the most memory of a driver, in a process that has imported nothing else."""
+    needed = HELD * LARGE["n_features"] * LARGE["n_clusters"]
+    if (there := psutil.virtual_memory().available) < needed:
+        return {"skipped": f"{needed / 1e9:.0f} GB are needed, {there / 1e9:.0f} are free"}
+    code = "import json; from tests.proofs import owners; print(json.dumps(owners.peak_here()))"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def peak_here() -> Figures:
     """Fit K x d = 200 million over an owner; return the most memory that this process ever had."""
     from tests.support.fits import text_case
 
     numbers = LARGE["n_features"] * LARGE["n_clusters"]
-    needed, there = HELD * numbers, psutil.virtual_memory().available
-    if there < needed:
-        return {"skipped": f"{needed / 1e9:.0f} GB are needed, {there / 1e9:.0f} are free"}
-    case = text_case(**LARGE, init="random", n_init=1, refine=False, max_iter=3)
+    how = {"init": "random", "n_init": 1, "refine": False, "max_iter": 3}
+    with ProcessPoolExecutor(1, get_context("spawn")) as elsewhere:  # rows take memory to be drawn
+        case = elsewhere.submit(text_case, **LARGE, **how).result()
     with _workers(1, memory_limit="1TB") as client, _numbers_of_owners() as owners:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         model = case.fitted(8)

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +21,20 @@ import pytest
 from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.distortions.cosine import Cosine
 from hmrf_dask.documents.files import list_files
 from hmrf_dask.documents.manifest import SCHEMA, Manifest, base_of, load_manifest
 from hmrf_dask.documents.segments import list_documents
 from hmrf_dask.fit import fitting
-from hmrf_dask.fit.preparation import TaskMemory
+from hmrf_dask.fit.owners import MOST
+from hmrf_dask.fit.preparation import ADDING, TaskMemory
 from hmrf_dask.flow.clients import on_threads
 from hmrf_dask.jobs import plan, plan_sample, reckoning
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample, sample_of
+from hmrf_dask.jobs.rehearsal import BEGINNING, ENDING, STARTS, SURVEY, Rehearsal
 from hmrf_dask.jobs.run_job import run_job
+from hmrf_dask.tasks.model import Settings
 from tests.support.job_corpus import JobCorpus
 
 N = 3_000
@@ -115,8 +120,9 @@ def test_documents_are_estimated_from_a_part_of_their_bytes(
     assert part.bytes_read <= size / 2
     off = 0.25 if write is as_compressed else 0.1  # its part is 47 documents
     assert abs(part.n_documents / n_documents - 1.0) <= off
-    if write in (as_lines, as_several):  # read at several places
+    if write in (as_lines, as_several):  # read at several places, none of which ends at once
         assert 0 < part.error < 0.2 * n_documents
+        assert len(part.records) >= 0.08 * n_documents
     kept = [json.loads(line) for line in part.lines(0, 3).splitlines()]
     assert [one["id"] for one in kept] == part.ids[:3]
 
@@ -197,6 +203,79 @@ def test_a_part_is_rehearsed_of_what_is_large(job: Path, monkeypatch: pytest.Mon
     seconds = [one.seconds for one in made.by_workers]
     assert seconds == sorted(seconds, reverse=True)
     assert made.assumed
+
+
+REHEARSAL = Rehearsal(
+    n_documents=500, n_features=9_000, n_clusters=100, steps={}, n_iterations=1, iteration=0.0,
+    n_rounds=0, round=0.0, row_bytes=800.0, row_values=80.0, written=0, n_answered=0,
+    driver_peak=0, worker_peak=0, labelling=0.0,
+)  # fmt: skip
+
+
+def sizes_of(n_documents: int, n_features: int, n_clusters: int = 100) -> reckoning.Sizes:
+    sample = DocumentSample(1, 1, n_documents, characters=500, n_read=1)
+    facts = reckoning._facts_of(sample, REHEARSAL, n_documents)
+    settings = Settings(n_clusters)
+    return reckoning.Sizes(sample, settings, n_documents, n_features, 0, 0, facts, Cosine())
+
+
+def times_of(sizes: reckoning.Sizes, *runs: Rehearsal) -> dict[str, float]:
+    """Return the seconds of all steps, from runs over the whole sample, and over a part of it."""
+    whole, part = runs
+    times = reckoning.Times(reckoning.Runs(REHEARSAL, whole, part, part, 1), sizes, 0.0, True, 0)
+    return {step.name: step.seconds(2, rehearsed=2) for step in times.steps()}
+
+
+def test_starts_take_what_their_rows_and_their_centroids_do() -> None:
+    steps = dict.fromkeys((SURVEY, BEGINNING, ENDING), 0.0) | {STARTS: 3.0}
+    whole = replace(REHEARSAL, n_documents=20_000, n_features=60_000, steps=steps)
+    made = times_of(sizes_of(10**6, 180_000), whole, whole)
+    assert made[STARTS] == pytest.approx(3.0 * (1 + 3) / 2)
+
+
+def test_the_report_page_shows_no_more_of_more_documents() -> None:
+    steps = dict.fromkeys((SURVEY, STARTS, BEGINNING, ENDING), 0.0)
+    whole = replace(REHEARSAL, n_documents=4_000, steps=steps | {reckoning.PAGE: 0.5})
+    part = replace(REHEARSAL, n_documents=2_000, steps=steps | {reckoning.PAGE: 0.3})
+    for n_documents, seconds in ((4_500, 0.55), (5_000, 0.6), (10**6, 0.6)):
+        made = times_of(sizes_of(n_documents, 9_000), whole, part)
+        assert made[reckoning.PAGE] == pytest.approx(seconds)
+
+
+def test_centroids_lie_with_owners_as_in_a_fit() -> None:
+    sizes = sizes_of(10**6, 50_000)
+    every = 8 * 100 * 50_000
+    assert reckoning.traffic_of(sizes, 0)["to_a_worker"] == 0  # threads
+    of_two = reckoning.traffic_of(sizes, 2)
+    assert of_two == {"owners": 2, "to_a_worker": every // 2, "from_the_driver": 0}
+    assert reckoning.traffic_of(sizes, 64)["owners"] == MOST
+    few = reckoning.traffic_of(sizes_of(10**6, 9_000), 4)
+    assert few == {"owners": 0, "to_a_worker": 8 * 900_000, "from_the_driver": 4 * 8 * 900_000}
+    adding = [
+        {task.name for task in reckoning.tasks_of(sizes, n_workers, refining=False)}
+        for n_workers in (0, 2)
+    ]
+    assert [ADDING in names for names in adding] == [True, False]
+    memory = reckoning.Memory(REHEARSAL, sizes, 2, kept=True)
+    assert memory.driver(2, alone=False) < 2 * every < memory.driver(2, alone=True)
+    assert memory.worker(2) > memory.worker(8) > every
+
+
+def test_k_is_chosen_once_on_few_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[int, Any]]()
+
+    def rehearse(_: Any, __: str, n_documents: int, **how: Any) -> Rehearsal:
+        """Note what was asked for."""
+        asked.append((n_documents, how.get("n_clusters", "the job's")))
+        return replace(REHEARSAL, n_documents=n_documents, n_clusters=7)
+
+    monkeypatch.setattr(plan, "rehearse", rehearse)
+    job = JobCorpus(tmp_path).write_all(n_documents=30, n_pairs=4, method={"n_clusters": "auto"})
+    lots = DocumentSample(1, 1, 10**6, ids=[""] * 20_000, records=[b""] * 20_000)
+    plan._rehearsed(plan.Rehearsed(gather(load_job(str(job)), str(job)), lots, ""), print)
+    numbers, clusters = zip(*asked, strict=True)
+    assert numbers == (1_000, 20_000, 5_000, 5_000, 20_000)
+    assert clusters == ("the job's", 7, 7, 7, 7)
 
 
 def test_a_step_is_shared_by_as_many_as_can() -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -135,6 +136,15 @@ def rehearse(
         worker_peak=_worker_peak(),
         labelling=_labelling(model, corpus),
     )
+
+
+@contextmanager
+def having_owners(number: int) -> Iterator[None]:
+    """Let the fits inside have so many owners, as the fit of all documents has."""
+    import dask
+
+    with dask.config.set({"hmrf.owners": str(number)}):
+        yield
 
 
 # ---- the copy that runs

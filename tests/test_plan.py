@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.cli.plan_command import _way
 from hmrf_dask.distortions.cosine import Cosine
 from hmrf_dask.documents.files import list_files
 from hmrf_dask.documents.manifest import SCHEMA, Manifest, base_of, load_manifest
@@ -30,6 +31,7 @@ from hmrf_dask.fit.owners import MOST
 from hmrf_dask.fit.preparation import ADDING, TaskMemory
 from hmrf_dask.flow.clients import on_threads
 from hmrf_dask.jobs import plan, plan_sample, reckoning
+from hmrf_dask.jobs.clusters import Cluster
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample, sample_of
 from hmrf_dask.jobs.rehearsal import BEGINNING, ENDING, STARTS, SURVEY, Rehearsal
@@ -316,3 +318,22 @@ def test_more_clusters_than_documents_are_an_error_in_words(tmp_path: Path) -> N
     result = CliRunner().invoke(hmrf, ["plan", str(few), "--threads", "1"])
     assert result.exit_code == 65
     assert "more documents than clusters, got 30 for 31" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "cluster", "way"),
+    [
+        ({"threads": 3}, {}, ("threads", 3)),
+        ({}, {"local": 2}, ("threads", 2)),
+        ({"workers": 9}, {"processes": 2}, ("processes", 9)),
+        ({}, {"address": "tls://scheduler:8786", "wait_for": 5}, ("processes", 5)),
+        ({}, {"class": "dask_jobqueue.SLURMCluster", "workers": {"least": 4, "most": 16}},
+         ("processes", 16)),
+        ({}, {"class": "dask_kubernetes.operator.KubeCluster"}, ("processes", 1)),
+    ],
+)  # fmt: skip
+def test_a_job_is_planned_for_where_it_runs(
+    where: dict[str, int], cluster: dict[str, Any], way: tuple[str, int]
+) -> None:
+    options = dict.fromkeys(("threads", "processes", "workers")) | where
+    assert _way(options, Cluster.model_validate(cluster)) == way

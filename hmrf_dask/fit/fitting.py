@@ -42,6 +42,7 @@ from hmrf_dask.fit.owners import Owned, n_owners, owners_for
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import (
     check_memory,
+    linked_task,
     plan_tasks,
     reading_task,
     table_task,
@@ -206,7 +207,8 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     work = _Surveyed(flow, asked, facts, pairs, linked, slices)
     number = n_owners(flow, settings, distortion, corpus.n_features)
     needed = plan_tasks(
-        facts, settings, corpus.n_features, pairs=linked,
+        facts, settings, corpus.n_features,
+        linked=None if linked is None else linked_task(linked, settings),
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
     )  # fmt: skip
     if number:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hmrf_dask.constraints.answer_rows import CANNOT, MUST
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.errors import InvalidInputError, MemoryPlanError
+from hmrf_dask.errors import InvalidInputError, MemoryPlanError, counted
 from hmrf_dask.fit.owners import n_owners
 from hmrf_dask.fit.preparation import TaskMemory, check_memory
 from hmrf_dask.fit.refinement import refines
@@ -384,10 +384,17 @@ def _assumed(inputs: Inputs, where: Where, sizes: Sizes, rehearsed: int) -> Iter
             f"{sizes.settings.n_clusters}; a run chooses on {min(CHOICE_ROWS, sizes.n_documents):,}"
             ", may take another, and longer; `hmrf-dask suggest-k` says what it takes"
         )
+    unit = {"threads": "threads", "processes": "workers"}[where.way]
     if where.workers != rehearsed:
         yield (
-            f"{where.workers} {where.way} are reckoned from {rehearsed} on this machine; what "
+            f"{where.workers} {unit} are reckoned from {rehearsed} on this machine; what "
             "travels between machines is not in the time"
+        )
+    cluster = inputs.job.cluster
+    if where.way == "processes" and (cluster.stays or cluster.cluster_class):
+        yield (
+            f"the job's cluster was not asked: {counted(where.workers, 'worker')} of one thread "
+            "each are planned for (--workers says another number; count the threads of all)"
         )
     if sizes.n_documents > sizes.sample.n_documents:
         yield "the sample has more documents than were counted"

@@ -19,6 +19,7 @@ from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.documents.batches import BATCH_BYTES
 from hmrf_dask.documents.sources import BATCH_ROWS
 from hmrf_dask.estimators.classes import ESTIMATORS
+from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.owners import AT_A_TIME, n_owners
 from hmrf_dask.fit.preparation import (
     HELD,
@@ -404,15 +405,13 @@ def tasks_of(sizes: Sizes, n_workers: int, *, refining: bool) -> list[TaskMemory
     It runs on so many worker processes, or with 0 on threads.
     """
     settings, owners = sizes.settings, sizes.owners(n_workers)
+    linked = icm_task(sizes.n_linked, sizes.n_pairs, settings) if sizes.n_pairs else None
+    start_rows = start_sample_size(sizes.n_documents, settings)
     tasks = plan_tasks(
-        sizes.facts, settings, sizes.n_features, pairs=None, refining=refining,
-        refining_starts=False,
+        sizes.facts, settings, sizes.n_features, linked=linked, refining=refining,
+        refining_starts=refines_all(settings, sizes.distortion, start_rows),
     )  # fmt: skip
-    if owners:
-        tasks = with_owners(tasks, owners, n_workers)
-    if sizes.n_pairs:
-        tasks.append(icm_task(sizes.n_linked, sizes.n_pairs, settings))
-    return tasks
+    return with_owners(tasks, owners, n_workers) if owners else tasks
 
 
 def traffic_of(sizes: Sizes, n_workers: int) -> dict[str, int]:

@@ -218,14 +218,17 @@ def sizes_of(n_documents: int, n_features: int, n_clusters: int = 100) -> reckon
     sample = DocumentSample(1, 1, n_documents, characters=500, n_read=1)
     facts = reckoning._facts_of(sample, REHEARSAL, n_documents)
     settings = Settings(n_clusters)
-    return reckoning.Sizes(sample, settings, n_documents, n_features, 0, 0, facts, Cosine())
+    return reckoning.Sizes(
+        sample, settings, n_documents, n_features, 0, 0, facts, Cosine(), n_packs=3
+    )
 
 
-def times_of(sizes: reckoning.Sizes, *runs: Rehearsal) -> dict[str, float]:
+def times_of(sizes: reckoning.Sizes, *runs: Rehearsal, workers: int = 2) -> dict[str, float]:
     """Return the seconds of all steps, from runs over the whole sample, and over a part of it."""
     whole, part = runs
-    times = reckoning.Times(reckoning.Runs(REHEARSAL, whole, part, part, 1), sizes, 0.0, True, 0)
-    return {step.name: step.seconds(2, rehearsed=2) for step in times.steps()}
+    seen = reckoning.Runs(REHEARSAL, whole, part, part, 1)
+    times = reckoning.Times(seen, sizes, 0.0, kept=True, rehearsed=2, alone=True)
+    return {step.name: step.seconds(workers, rehearsed=2) for step in times.steps()}
 
 
 def test_starts_take_what_their_rows_and_their_centroids_do() -> None:
@@ -242,6 +245,16 @@ def test_the_report_page_shows_no_more_of_more_documents() -> None:
     for n_documents, seconds in ((4_500, 0.55), (5_000, 0.6), (10**6, 0.6)):
         made = times_of(sizes_of(n_documents, 9_000), whole, part)
         assert made[reckoning.PAGE] == pytest.approx(seconds)
+
+
+def test_a_file_is_read_by_one_worker() -> None:
+    steps = dict.fromkeys((SURVEY, STARTS, BEGINNING, ENDING), 0.0)
+    whole = replace(REHEARSAL, n_documents=20_000, steps=steps | {"count words": 2.0})
+    part = replace(REHEARSAL, n_documents=5_000, steps=steps | {"count words": 0.5})
+    for n_packs, workers, seconds in ((3, 2, 4.0), (3, 8, 8 / 3), (1, 1, 8.0), (1, 8, 8.0)):
+        sizes = replace(sizes_of(40_000, 9_000), n_packs=n_packs)
+        made = times_of(sizes, whole, part, workers=workers)
+        assert made["count words"] == pytest.approx(seconds)
 
 
 def test_centroids_lie_with_owners_as_in_a_fit() -> None:

@@ -34,6 +34,7 @@ from hmrf_dask.fit.starts import IN_PARALLEL, pool_work
 from hmrf_dask.fit.suggestion import SAMPLE_ROWS as CHOICE_ROWS
 from hmrf_dask.flow.dataflow import Dataflow
 from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.jobs.packs import packed
 from hmrf_dask.jobs.plan_sample import DocumentSample
 from hmrf_dask.jobs.rehearsal import BEGINNING, ENDING, STARTS, SURVEY, Rehearsal
 from hmrf_dask.kernels.exact import exact_zero
@@ -41,9 +42,12 @@ from hmrf_dask.report.survey import MOST_SAMPLED
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import Facts
 from hmrf_dask.tasks.start_sample import start_sample_size
+from hmrf_dask.text.files import Place
 
 ITERATION, ROUND = "iterations", "refinement"
 CHOOSE, PAGE = "choose K", "write the report page"  # steps that work on a sample
+READING = ("count words", "read embeddings", "embed texts")  # steps of a task a pack
+ANY = 10**6  # more workers than there are
 ONCE = "what a process does once"
 
 
@@ -54,7 +58,7 @@ class StepTime:
     name: str
     alone: float
     shared: float = 0.0  # under as many workers as the rehearsal had
-    most: int = 10**6  # workers that can share it
+    most: int = ANY  # workers that can share it
 
     def seconds(self, workers: int, rehearsed: int) -> float:
         """Return its seconds under so many workers.
@@ -92,6 +96,7 @@ class Sizes:
     n_linked: int  # documents that answers name
     facts: Facts
     distortion: Distortion
+    n_packs: int  # of documents, each read by one task
 
     @staticmethod
     def of(inputs: Inputs, sample: DocumentSample, runs: Runs, n_pairs: int, named: int) -> Sizes:
@@ -104,7 +109,7 @@ class Sizes:
         width = features_of(seen, n_all)
         return Sizes(
             sample, settings, n_all, width, n_pairs=n_pairs, n_linked=named, facts=facts,
-            distortion=distortion,
+            distortion=distortion, n_packs=_n_packs(inputs),
         )  # fmt: skip
 
     @property
@@ -116,6 +121,12 @@ class Sizes:
         """Return how many owners centroids have on so many worker processes, as a fit decides."""
         width = self.n_features if n_features is None else n_features
         return n_owners(Workplaces(n_workers), self.settings, self.distortion, width)
+
+
+def _n_packs(inputs: Inputs) -> int:
+    """Return in how many packs a first run reads documents."""
+    files = [part for segment in inputs.segments for part in segment.parts()]
+    return len(packed(files, {}, Place(inputs.output), stop=False))
 
 
 class Workplaces(Dataflow):
@@ -209,7 +220,8 @@ class Times:
     sizes: Sizes
     once: float  # seconds before the first step
     kept: bool  # whether rows stay in memory
-    processes: int  # of the rehearsals, 0 on threads
+    rehearsed: int  # threads or worker processes of the rehearsals
+    alone: bool  # whether they are threads
 
     @property
     def whole(self) -> Rehearsal:
@@ -236,7 +248,11 @@ class Times:
             n_documents = self.sizes.n_documents
             if name == PAGE and self.runs.part.n_documents < MOST_SAMPLED:
                 n_documents = min(n_documents, max(self.whole.n_documents, MOST_SAMPLED))
-            yield StepTime(name, alone, slope * n_documents)
+            shared, most = slope * n_documents, ANY
+            if name in READING:  # rehearsals have a file for every worker
+                most = self.sizes.n_packs
+                shared *= self.rehearsed / min(self.rehearsed, most)
+            yield StepTime(name, alone, shared, most)
 
     def _choosing(self) -> float:
         """Return the seconds in which K is chosen, on a sample that has more rows than `few`."""
@@ -327,7 +343,8 @@ class Times:
     def _alike(self) -> list[Rehearsal]:
         """Return the rehearsals whose centroids had owners if those of all documents have."""
         few, whole, part = self.runs[:3]
-        owned = [self.sizes.owners(self.processes, n) for n in (few.n_features, None)]
+        n_workers = 0 if self.alone else self.rehearsed
+        owned = [self.sizes.owners(n_workers, n) for n in (few.n_features, None)]
         return [few, whole, part] if bool(owned[0]) == bool(owned[1]) else [whole, part]
 
     def _read_again(self) -> float:

@@ -34,8 +34,16 @@ from hmrf_dask.jobs import plan, plan_sample, reckoning
 from hmrf_dask.jobs.clusters import Cluster
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample, sample_of
-from hmrf_dask.jobs.rehearsal import BEGINNING, ENDING, STARTS, SURVEY, Rehearsal
+from hmrf_dask.jobs.rehearsal import (
+    BEGINNING,
+    ENDING,
+    STARTS,
+    SURVEY,
+    Rehearsal,
+    compile_seconds,
+)
 from hmrf_dask.jobs.run_job import run_job
+from hmrf_dask.kernels.compiled import COMPILED, njit
 from hmrf_dask.tasks.model import Settings
 from tests.support.job_corpus import JobCorpus
 
@@ -210,7 +218,7 @@ def test_a_part_is_rehearsed_of_what_is_large(job: Path, monkeypatch: pytest.Mon
 REHEARSAL = Rehearsal(
     n_documents=500, n_features=9_000, n_clusters=100, steps={}, n_iterations=1, iteration=0.0,
     n_rounds=0, round=0.0, row_bytes=800.0, row_values=80.0, written=0, n_answered=0,
-    driver_peak=0, worker_peak=0, labelling=0.0,
+    driver_peak=0, worker_peak=0, labelling=0.0, compiling=0.0,
 )  # fmt: skip
 
 
@@ -223,10 +231,12 @@ def sizes_of(n_documents: int, n_features: int, n_clusters: int = 100) -> reckon
     )
 
 
-def times_of(sizes: reckoning.Sizes, *runs: Rehearsal, workers: int = 2) -> dict[str, float]:
+def times_of(
+    sizes: reckoning.Sizes, whole: Rehearsal, part: Rehearsal, few: Rehearsal = REHEARSAL,
+    *, workers: int = 2,
+) -> dict[str, float]:  # fmt: skip
     """Return the seconds of all steps, from runs over the whole sample, and over a part of it."""
-    whole, part = runs
-    seen = reckoning.Runs(REHEARSAL, whole, part, part, 1)
+    seen = reckoning.Runs(few, whole, part, part, 1)
     times = reckoning.Times(seen, sizes, 0.0, kept=True, rehearsed=2, alone=True)
     return {step.name: step.seconds(workers, rehearsed=2) for step in times.steps()}
 
@@ -245,6 +255,21 @@ def test_the_report_page_shows_no_more_of_more_documents() -> None:
     for n_documents, seconds in ((4_500, 0.55), (5_000, 0.6), (10**6, 0.6)):
         made = times_of(sizes_of(n_documents, 9_000), whole, part)
         assert made[reckoning.PAGE] == pytest.approx(seconds)
+
+
+def test_kernels_that_a_rehearsal_compiled_are_there_for_a_run() -> None:
+    steps = dict.fromkeys((SURVEY, STARTS, BEGINNING, ENDING), 0.0)
+    part = replace(REHEARSAL, n_documents=5_000, steps=steps)
+    few = replace(part, n_documents=500, steps=steps | {SURVEY: 9.0}, compiling=7.0)
+    made = times_of(sizes_of(40_000, 9_000), replace(part, n_documents=20_000), part, few)
+    assert made[reckoning.ONCE] == pytest.approx(2.0)
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_compiling_is_timed() -> None:
+    before = compile_seconds()
+    njit()(lambda x: x + 1)(1)
+    assert compile_seconds() > before
 
 
 def test_a_file_is_read_by_one_worker() -> None:

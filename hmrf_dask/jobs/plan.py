@@ -46,6 +46,7 @@ from hmrf_dask.jobs.reckoning import (
 from hmrf_dask.jobs.rehearsal import (
     BEGINNING,
     ENDING,
+    READY,
     STARTS,
     SURVEY,
     Rehearsal,
@@ -63,10 +64,11 @@ FEW, PART = 500, 4  # documents of the first rehearsal; later ones have this par
 CHOOSING = 1_000  # documents of the first one where the job chooses K: a run takes four times these
 LONGEST = 15.0  # seconds of rehearsals, after the first one, after which none is repeated
 SOME_ITERATIONS = 6  # of the first one
+COMPILED = 0.5  # seconds: rehearsals that compiled kernels for so long say little of a run
 WORKERS = (1, 2, 4, 8)
 # Which steps of a run belong together for who reads a plan.
 GROUPS: Mapping[str, Sequence[str]] = {
-    "begin": ("begin", ONCE),
+    "begin": ("begin", READY, ONCE),
     "read and count": ("read answers", "count words", "read embeddings", "embed texts"),
     "make rows": ("weigh words", "look for ids that come twice", "look up answers"),
     "choose K": ("choose K",),
@@ -167,7 +169,7 @@ def _rehearsed(asked: Rehearsed, tell: Tell) -> Runs:
     if not small:
         there = min(there, max(SMALL, sample.n_documents // 2))
     n_few = min(there, _n_few(method, there))
-    steps = iter(range(5))
+    steps = iter([0, 1, 2, 3, 4, 4])
 
     def run(name: str, n_documents: int, **how: Any) -> Rehearsal:
         """Rehearse, and say so."""
@@ -179,6 +181,8 @@ def _rehearsed(asked: Rehearsed, tell: Tell) -> Runs:
     began = time.perf_counter()
     pool = _as_with_all(asked, few.n_clusters)
     whole = run("whole", there, answered=small, **pool)
+    if whole.compiling >= COMPILED:
+        whole = run("compiled", there, answered=small, **pool)
     n_part = max(there // PART, min(there // 2, MOST_SAMPLED), n_few)
     same = {"n_clusters": few.n_clusters, "refine": whole.n_rounds > 0}
     same |= single
@@ -288,7 +292,7 @@ def _planned(
         },
         by_workers=by_workers,
         bound_by=max(groups, key=lambda name: groups[name]),
-        assumed=list(_assumed(inputs, where, sizes, rehearsed)),
+        assumed=[*_assumed(inputs, where, sizes, rehearsed), *_compiled(runs.few)],
         problems=problems,
         rehearsal_seconds=round(spent[1], 2),
         exit_code=MemoryPlanError.exit_code if problems else 0,
@@ -376,6 +380,14 @@ def problems_of(tasks: list[TaskMemory]) -> list[str]:
     return []
 
 
+def _compiled(first: Rehearsal) -> Iterator[str]:
+    if first.compiling >= COMPILED:
+        yield (
+            f"kernels were compiled for {first.compiling:.0f} s, once on a machine: a run here "
+            "finds them, one elsewhere may not"
+        )
+
+
 def _assumed(inputs: Inputs, where: Where, sizes: Sizes, rehearsed: int) -> Iterator[str]:
     """Say what was not measured."""
     if inputs.job.method.n_clusters == AUTO and sizes.n_documents > CHOOSING:
@@ -390,7 +402,7 @@ def _assumed(inputs: Inputs, where: Where, sizes: Sizes, rehearsed: int) -> Iter
             f"{where.workers} {unit} are reckoned from {rehearsed} on this machine; what "
             "travels between machines is not in the time"
         )
-    if where.workers > sizes.n_packs:
+    if where.workers > sizes.n_packs and sizes.n_documents > SMALL:
         yield (
             f"documents are read in {counted(sizes.n_packs, 'task')}, one a file (of Parquet and "
             "JSON Lines one for 64 MiB or more), so more workers do not read them sooner"

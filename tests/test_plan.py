@@ -40,10 +40,10 @@ from hmrf_dask.jobs.rehearsal import (
     STARTS,
     SURVEY,
     Rehearsal,
-    compile_seconds,
 )
 from hmrf_dask.jobs.run_job import run_job
 from hmrf_dask.kernels.compiled import COMPILED, njit
+from hmrf_dask.progress import compile_seconds
 from hmrf_dask.tasks.model import Settings
 from tests.support.job_corpus import JobCorpus
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -32,6 +31,7 @@ from hmrf_dask.jobs.places import last_release, model_of
 from hmrf_dask.jobs.plan_sample import DocumentSample
 from hmrf_dask.jobs.rows import rows_of_release
 from hmrf_dask.jobs.run_job import run_job
+from hmrf_dask.progress import compile_seconds
 from hmrf_dask.text.files import Place
 from hmrf_dask.text.vectorise import corpus_of
 
@@ -102,7 +102,7 @@ def rehearse(
     pairs = asked.answers(n_documents) if answered else []
     address = _written(asked, name, n_documents, pairs, method)
     marks = [(READY, time.time())]
-    compiled = sum(_of_processes(compile_seconds))  # workers import what they need
+    compiled = sum(_of_processes(compile_seconds))  # workers import numba for it
 
     def mark(event: dict[str, Any]) -> None:
         """Note when a step begins."""
@@ -271,21 +271,6 @@ def _of_processes(function: Callable[[], float]) -> list[Any]:
     """Return what a function returns in this process, and in all worker processes."""
     client = active_client()
     return [function(), *([] if client is None else client.run(function).values())]
-
-
-def compile_seconds() -> float:
-    """Return for how long kernels were compiled in this process, from the first call on."""
-    timer = _compile_timer()
-    return float(timer.duration) if timer.done else 0.0
-
-
-@cache
-def _compile_timer() -> Any:
-    from numba.core import event
-
-    timer = event.TimingListener()
-    event.register("numba:compile", timer)
-    return timer
 
 
 def _size_of(output: str) -> int:

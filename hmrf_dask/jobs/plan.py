@@ -65,6 +65,7 @@ CHOOSING = 1_000  # documents of the first one where the job chooses K: a run ta
 LONGEST = 15.0  # seconds of rehearsals, after the first one, after which none is repeated
 SOME_ITERATIONS = 6  # of the first one
 COMPILED = 0.5  # seconds: rehearsals that compiled kernels for so long say little of a run
+FAR = 10  # times the documents that were rehearsed: of so many more the time is uncertain
 WORKERS = (1, 2, 4, 8)
 # Which steps of a run belong together for who reads a plan.
 GROUPS: Mapping[str, Sequence[str]] = {
@@ -292,7 +293,7 @@ def _planned(
         },
         by_workers=by_workers,
         bound_by=max(groups, key=lambda name: groups[name]),
-        assumed=[*_assumed(inputs, where, sizes, rehearsed), *_compiled(runs.few)],
+        assumed=[*_assumed(inputs, where, sizes, rehearsed), *_doubts(runs, sizes)],
         problems=problems,
         rehearsal_seconds=round(spent[1], 2),
         exit_code=MemoryPlanError.exit_code if problems else 0,
@@ -380,7 +381,14 @@ def problems_of(tasks: list[TaskMemory]) -> list[str]:
     return []
 
 
-def _compiled(first: Rehearsal) -> Iterator[str]:
+def _doubts(runs: Runs, sizes: Sizes) -> Iterator[str]:
+    """Say what makes the measured times uncertain."""
+    first, times = runs.few, sizes.n_documents / runs.whole.n_documents
+    if times > FAR:
+        yield (
+            f"the time of {runs.whole.n_documents:,} documents was measured, all are {times:.0f} "
+            "times as many, and so are its errors: --sample 100000 is surer, and takes longer"
+        )
     if first.compiling >= COMPILED:
         yield (
             f"kernels were compiled for {first.compiling:.0f} s, once on a machine: a run here "

@@ -47,7 +47,7 @@ where_to_plan = with_options(
 @click.option(
     "--sample",
     type=Whole(RANGES["sampled"]),
-    default=20_000,
+    default=50_000,
     show_default=True,
     help="Documents to read, and to rehearse the job on.",
 )

@@ -58,7 +58,7 @@ from hmrf_dask.parameters import AUTO, SEEDED
 from hmrf_dask.progress import Tell, nothing
 from hmrf_dask.report.survey import MOST_SAMPLED
 
-SAMPLE = 20_000  # documents
+SAMPLE = 50_000  # documents
 SMALL = 5_000  # documents: up to so many are all rehearsed, of more at most half
 FEW, PART = 500, 4  # documents of the first rehearsal; later ones have this part of the sample
 CHOOSING = 1_000  # documents of the first one where the job chooses K: a run takes four times these

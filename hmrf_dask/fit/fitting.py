@@ -42,6 +42,7 @@ from hmrf_dask.fit.owners import Owned, in_driver, n_owners, owners_for
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import (
     check_memory,
+    linked_task,
     plan_tasks,
     reading_task,
     table_task,
@@ -208,7 +209,8 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     if words := in_driver(flow, settings, distortion, corpus.n_features):
         log.info("%s", words)
     needed = plan_tasks(
-        facts, settings, corpus.n_features, pairs=linked,
+        facts, settings, corpus.n_features,
+        linked=None if linked is None else linked_task(linked, settings),
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
     )  # fmt: skip
     if number:

@@ -17,6 +17,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from itertools import pairwise
 from textwrap import shorten
 from typing import Any, Final, NamedTuple, TextIO
@@ -306,6 +307,21 @@ def is_compiling() -> bool:
     from hmrf_dask.kernels.code_cache import compiling
 
     return compiling()
+
+
+def compile_seconds() -> float:
+    """Return for how long kernels were compiled in this process, from the first call on."""
+    timer = _compile_timer()
+    return float(timer.duration) if timer.done else 0.0
+
+
+@cache
+def _compile_timer() -> Any:
+    from numba.core import event
+
+    timer = event.TimingListener()
+    event.register("numba:compile", timer)
+    return timer
 
 
 # ---- faces of the account

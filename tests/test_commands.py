@@ -112,10 +112,11 @@ def short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     documents |= {"bytes_read": 9, "rehearsed": 45, "bad_records": 0, "characters": 9, "entries": 9}
     memory = {"rows": 1, "rows_stay": True, "centroids": 1, "largest_task": 1, "driver": 1}
     memory |= {"largest_task_is": "a task needs 1 MiB", "worker": 0}
-    store = {"read": 9, "written": 9, "to_a_worker_each_iteration": 0}
+    traffic = {"owners": 0, "to_a_worker": 0, "from_the_driver": 0}
     result = Plan(
-        "threads", 2, 2, documents, 10, {"n_clusters": 3, "asked": 3},
-        {"pairs": 6, "documents": 9}, memory, store, {"fit": 1.0}, 1.0, (1.0, 1.0),
+        "threads", 2, 2, documents, 10, {"n_clusters": 3, "asked": 3, "chosen_on": 45},
+        {"pairs": 6, "documents": 9}, memory, {"read": 9, "written": 9}, traffic, {"fit": 1.0}, 1.0,
+        (1.0, 1.0),
         {"iterations": 1}, [Workers(2, 1.0, 1, 0, 0.1, None)], "fit", ["a first run"],
     )  # fmt: skip
     monkeypatch.setattr(WORK["plan"], lambda *_, **__: result)

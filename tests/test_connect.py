@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +141,22 @@ def test_kwargs_that_a_class_does_not_take(monkeypatch: pytest.MonkeyPatch) -> N
         connected(cluster=Cluster(**asked)),
     ):
         pass
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("cluster", [None, *long({"class": "distributed.LocalCluster"})])
+def test_a_process_that_dies_is_started_again_however_soon(cluster: dict[str, Any] | None) -> None:
+    way: dict[str, Any] = {"processes": 1}
+    if cluster is not None:
+        way = {"cluster": Cluster(**cluster, kwargs={"n_workers": 1, "threads_per_worker": 1})}
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "0 s"}), connected(**way):
+        client = get_client()
+        ((address, pid),) = client.run(os.getpid).items()
+        os.kill(pid, signal.SIGKILL)
+        while address in client.scheduler_info()["workers"]:
+            time.sleep(0.02)
+        client.wait_for_workers(1, timeout=60)
+        assert set(client.run(os.getpid).values()) != {pid}
 
 
 @pytest.mark.cluster

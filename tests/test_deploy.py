@@ -159,9 +159,10 @@ def test_units_are_sound(unit: str, tmp_path: Path) -> None:
 # ---- Kubernetes
 
 
+CONFIGURATIONS = ("job.yaml", "nightly.yaml", "dask.yaml")
 MANIFESTS = sorted(
     path for path in (DEPLOY / "kubernetes").rglob("*.yaml")
-    if path.name not in ("kustomization.yaml", "job.yaml", "nightly.yaml")
+    if path.name not in ("kustomization.yaml", "names.yaml", *CONFIGURATIONS)
 )  # fmt: skip
 RELEASES = ("1.29", "1.34")
 Objects = Iterator[dict[str, Any]]
@@ -241,6 +242,7 @@ def test_mistakes_in_manifests_are_found() -> None:
         ("overlays/cluster/role.yaml", "verbs", "verb"),
         ("overlays/cluster/cluster.yaml", "idleTimeout", "idleTimout"),
         ("overlays/cluster/cluster.yaml", "resources", "resource"),
+        ("overlays/tls/cluster.yaml", "secretName", "name"),
     ]
     for file, old, new in planted:
         text = (DEPLOY / "kubernetes" / file).read_text()
@@ -255,6 +257,7 @@ def test_overlays_are_put_together() -> None:
         ("base", {"ServiceAccount", "ConfigMap", "CronJob", "NetworkPolicy"}),
         ("overlays/cluster", {"Role", "RoleBinding", "CronJob", "ConfigMap"}),
         ("overlays/once", {"DaskJob", "ConfigMap"}),
+        ("overlays/tls", {"Deployment", "Service", "CronJob", "ConfigMap", "NetworkPolicy"}),
     ):
         done = subprocess.run(
             [program, "kustomize", str(DEPLOY / "kubernetes" / folder)],
@@ -264,6 +267,10 @@ def test_overlays_are_put_together() -> None:
         )
         made = {one["kind"]: one for one in objects(done.stdout)}
         assert made.keys() >= kinds
+        assert set(made["ConfigMap"]["data"]) >= {"job.yaml", "nightly.yaml"}
+        for pod in pods_of([*made.values()]):
+            volumes = [one.get("configMap", {}).get("name", "") for one in pod.get("volumes", [])]
+            assert set(volumes) <= {"", made["ConfigMap"]["metadata"]["name"]}
         if "CronJob" in made:
             pod = made["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
             assert pod["volumes"][0]["configMap"]["name"] == made["ConfigMap"]["metadata"]["name"]
@@ -271,7 +278,63 @@ def test_overlays_are_put_together() -> None:
             assert pod["serviceAccountName"] == "hmrf-nightly"
 
 
+def pods_of(content: Any) -> list[dict[str, Any]]:
+    """Return what says of a pod which containers it has, wherever it lies in objects."""
+    if isinstance(content, list):
+        return [pod for one in content for pod in pods_of(one)]
+    if not isinstance(content, dict):
+        return []
+    return [content] if "containers" in content else pods_of(list(content.values()))
+
+
+def unsafe(pod: dict[str, Any]) -> list[str]:
+    """Return what a pod lacks of what we promise of all of them."""
+    (container,) = pod["containers"]
+    own = container.get("securityContext", {})
+    mounts = {one["mountPath"] for one in container.get("volumeMounts", [])}
+    holds = {
+        "no root": pod.get("securityContext", {}).get("runAsNonRoot"),
+        "a user": pod.get("securityContext", {}).get("runAsUser") == 10001,
+        "a root that is not written to": own.get("readOnlyRootFilesystem") and "/tmp" in mounts,
+        "no more rights": own.get("allowPrivilegeEscalation") is False,
+        "no capabilities": own.get("capabilities") == {"drop": ["ALL"]},
+        "requests": {"cpu", "memory"} <= container["resources"].get("requests", {}).keys(),
+        "a limit": "memory" in container["resources"].get("limits", {}),
+    }
+    return [name for name, held in holds.items() if not held]
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_pod_has_limits_and_no_rights(path: Path) -> None:
+    for pod in pods_of(list(objects(path.read_text()))):
+        assert unsafe(pod) == []
+
+
+def test_a_pod_with_rights_is_found() -> None:
+    text = (DEPLOY / "kubernetes" / "overlays" / "tls" / "cluster.yaml").read_text()
+    wrong = text.replace("readOnlyRootFilesystem: true, ", "").replace("limits:", "limit:")
+    found = [unsafe(pod) for pod in pods_of(list(objects(wrong)))]
+    assert found == [["a root that is not written to", "a limit"]] * 2
+
+
 # ---- job files, and what they name
+
+
+@pytest.mark.parametrize(
+    "path",
+    [one for name in CONFIGURATIONS for one in DEPLOY.rglob(name)],
+    ids=lambda path: str(path.relative_to(DEPLOY)),
+)
+def test_configurations_are_short_and_those_of_one_name_agree(path: Path) -> None:
+    assert 3 <= len(path.read_text().splitlines()) <= 15
+    if path.name == "nightly.yaml":  # which folders that are copied have each for itself
+        assert path.read_text() == (DEPLOY / "compose" / "nightly.yaml").read_text()
+    if path.name == "job.yaml" and "$schema" in path.read_text():
+        job, usual = (
+            yaml.safe_load(one.read_text()) | {"cluster": None}
+            for one in (path, DEPLOY / "compose" / "job.yaml")
+        )
+        assert job == usual  # but for where it runs
 
 
 JOBS = sorted(path for path in DEPLOY.rglob("job.yaml") if "$schema" in path.read_text())

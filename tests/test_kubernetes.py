@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from hmrf_dask import errors
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.releases.release import latest
+from tests.support.dask_processes import make_certificates
 from tests.support.job_corpus import JobCorpus
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed: make setup does it")
@@ -197,7 +198,9 @@ def test_a_night_is_ended_and_run_again(
         said = (cluster.folder / "second.log").read_text()
         assert json.loads(said.splitlines()[-1])["documents"]["all"] == 900
     on_threads = tmp_path / "threads"
-    shutil.copytree(FOLDER / "base", on_threads)
+    on_threads.mkdir()
+    for name in ("base/job.yaml", "documents/nightly.yaml"):
+        shutil.copy(FOLDER / name, on_threads)
     alone = ["run", str(on_threads / "job.yaml"), "--output", "s3://my-bucket/alone", "--quiet"]
     done = CliRunner().invoke(hmrf, alone)
     assert done.exit_code == 0, done.output
@@ -216,3 +219,26 @@ def test_a_dask_job_is_run_once(documents: dict[str, str], tmp_path: Path) -> No
             return str(job["status"]["jobStatus"])
 
         eventually(status, "Successful")
+
+
+@pytest.mark.long
+def test_a_night_on_a_cluster_that_stays_with_tls(
+    documents: dict[str, str], tmp_path: Path
+) -> None:
+    make_certificates(tmp_path / "tls")
+    files = {path.name: path.read_text() for path in (tmp_path / "tls").iterdir()}
+    with kubernetes(tmp_path / "cluster", documents) as cluster:
+        secret = {"kind": "Secret", "metadata": {"name": "hmrf-tls"}, "stringData": files}
+        cluster.apply([secret])
+        applied(cluster, "overlays/tls")
+        assert cluster.names("deployments") == ["hmrf-scheduler", "hmrf-worker"]
+        (night,) = cluster.call(cluster.objects.all, "cronjobs")
+        cluster.start_pod("first", night["spec"]["jobTemplate"]["spec"]["template"])
+        assert cluster.code_of("first", LONGEST) == 0, (cluster.folder / "first.log").read_text()
+        said = (cluster.folder / "first.log").read_text()
+    assert "no TLS" not in said
+    assert json.loads(said.splitlines()[-1])["documents"]["all"] == 900
+    store = fsspec.filesystem("s3")
+    store.invalidate_cache()  # of what former nights had there
+    (launches,) = store.glob("my-bucket/clusters/runs/*/launches/*.jsonl")
+    assert "tls://hmrf-scheduler:8786" in store.cat_file(launches).decode()

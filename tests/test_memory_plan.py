@@ -17,7 +17,7 @@ from hmrf_dask.errors import MemoryPlanError
 from hmrf_dask.fit import preparation
 from hmrf_dask.fit import preparation as fit_preparation
 from hmrf_dask.fit.candidates import Turn, run_candidate
-from hmrf_dask.fit.preparation import TaskMemory, check_memory, plan_tasks
+from hmrf_dask.fit.preparation import TaskMemory, check_memory, linked_task, plan_tasks
 from hmrf_dask.flow.dataflow import FAN
 from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.rows.block import RowBlock
@@ -54,7 +54,7 @@ class Bench:
     def task(self, name: str) -> TaskMemory:
         """Return what the plan says of a task."""
         tasks = plan_tasks(
-            self.facts, self.settings, WIDTH, pairs=None, refining=True, refining_starts=True
+            self.facts, self.settings, WIDTH, linked=None, refining=True, refining_starts=True
         )
         return next(task for task in tasks if name in task.name)
 
@@ -187,8 +187,9 @@ def test_linked_rows_are_planned_within_the_budget(bench: Bench) -> None:
     for memory, words in ((2**30, "1000 constrained documents and 999 pairs"), (2**16, "hmrf.")):
         settings = Settings(K, task_memory=memory)
         task = plan_tasks(
-            bench.facts, settings, WIDTH, pairs=pairs, refining=False, refining_starts=False
-        )[-2]
+            bench.facts, settings, WIDTH, linked=linked_task(pairs, settings),
+            refining=False, refining_starts=False,
+        )[-2]  # fmt: skip
         assert task.name == "an ICM task"
         assert words in str(task)
         assert task.total <= memory
@@ -199,7 +200,7 @@ def test_a_start_that_is_not_refined_is_planned_without_summands(
     bench: Bench, refining_starts: bool
 ) -> None:
     plan = plan_tasks(
-        bench.facts, bench.settings, WIDTH, pairs=None,
+        bench.facts, bench.settings, WIDTH, linked=None,
         refining=True, refining_starts=refining_starts,
     )  # fmt: skip
     counted = {task.name: {name for name, _ in task.parts} for task in plan}

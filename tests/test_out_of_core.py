@@ -147,7 +147,7 @@ def test_a_plan_counts_the_block_that_is_held_while_the_next_is_read() -> None:
             facts,
             Settings(2),
             5,
-            pairs=None,
+            linked=None,
             refining=False,
             refining_starts=False,
             reading=reading,

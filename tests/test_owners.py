@@ -5,11 +5,15 @@ That fits over owners have the bits of others is in `tests/test_same_bits.py`.
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -17,7 +21,8 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from hmrf_dask.errors import ClusterError, ConfigurationError, LostOwnerError
+from hmrf_dask.distortions import make_distortion
+from hmrf_dask.errors import ClusterError, ConfigurationError, LostOwnerError, RunDirectoryError
 from hmrf_dask.fit import fitting, journal, owners
 from hmrf_dask.fit.preparation import ADDING, HELD, TaskMemory, with_owners
 from hmrf_dask.flow import dataflow, places
@@ -27,7 +32,7 @@ from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.tasks import cluster_totals, parcels, whole_models
 from hmrf_dask.tasks import owners as tasks
 from hmrf_dask.tasks.cluster_totals import Clusters
-from hmrf_dask.tasks.model import Model
+from hmrf_dask.tasks.model import Model, Settings
 from tests.support.cases import FITS
 from tests.support.fits import Case, scheduled, text_case
 from tests.support.long_cases import long
@@ -83,6 +88,18 @@ def test_nothing_of_the_size_of_centroids_passes_through_the_driver(
         other = WIDE.fitted(3)
     assert max(passed.sent) > size / 4  # or the limit would say nothing
     assert other.cluster_centers_.tobytes() == model.cluster_centers_.tobytes()
+
+
+def test_centroids_that_find_no_room_at_the_end(
+    owned: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(owners, "AT_A_TIME", 8)
+    monkeypatch.setattr(owners.tempfile, "TemporaryFile", full)
+    with pytest.raises(RunDirectoryError, match=r"room for the centroids .* 0 MB, got .*No space"):
+        CASE.fitted(3)
 
 
 @pytest.mark.parametrize("after", [3, *long(20)])
@@ -247,6 +264,35 @@ def test_what_is_no_number_of_owners_is_refused(workers: Client) -> None:
         pytest.raises(ConfigurationError, match="auto or a number of owners from 0 to 256, got 'm"),
     ):
         CASE.fitted(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("own distortion", "a distortion of your own"), *long(("full metric", "a full metric"))],
+)
+def test_much_that_passes_through_the_driver_is_said_with_its_reason(
+    name: str,
+    why: str,
+    workers: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "hmrf_dask")
+    monkeypatch.setattr(owners, "LEAST", 1)
+    FITS[name].fitted(3)
+    (said,) = [one for one in caplog.messages if "pass through the driver" in one]
+    assert why in said
+    assert re.search(r"3 clusters of \d+ features, \d+ MB to each worker and back", said)
+
+
+def test_little_that_passes_through_the_driver_is_not_said() -> None:
+    cluster: Any = SimpleNamespace(n_workers=2)
+    alone: Any = SimpleNamespace(n_workers=0)
+    full, usual, many = Settings(10, metric="full"), Settings(10), owners.LEAST
+    assert owners.in_driver(cluster, full, make_distortion("euclidean"), many)
+    assert not owners.in_driver(cluster, full, make_distortion("euclidean"), 10)
+    assert not owners.in_driver(alone, full, make_distortion("euclidean"), many)
+    assert not owners.in_driver(cluster, usual, make_distortion("cosine"), many)
 
 
 def test_an_owner_is_planned_for_in_the_place_of_whole_sums() -> None:

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +21,30 @@ import pytest
 from click.testing import CliRunner
 
 from hmrf_dask.cli.commands import hmrf
+from hmrf_dask.cli.plan_command import _way
+from hmrf_dask.distortions.cosine import Cosine
 from hmrf_dask.documents.files import list_files
 from hmrf_dask.documents.manifest import SCHEMA, Manifest, base_of, load_manifest
 from hmrf_dask.documents.segments import list_documents
 from hmrf_dask.fit import fitting
-from hmrf_dask.fit.preparation import TaskMemory
+from hmrf_dask.fit.owners import MOST
+from hmrf_dask.fit.preparation import ADDING, TaskMemory
 from hmrf_dask.flow.clients import on_threads
 from hmrf_dask.jobs import plan, plan_sample, reckoning
+from hmrf_dask.jobs.clusters import Cluster
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample, sample_of
+from hmrf_dask.jobs.rehearsal import (
+    BEGINNING,
+    ENDING,
+    STARTS,
+    SURVEY,
+    Rehearsal,
+)
 from hmrf_dask.jobs.run_job import run_job
+from hmrf_dask.kernels.compiled import COMPILED, njit
+from hmrf_dask.progress import compile_seconds
+from hmrf_dask.tasks.model import Settings
 from tests.support.job_corpus import JobCorpus
 
 N = 3_000
@@ -115,8 +130,9 @@ def test_documents_are_estimated_from_a_part_of_their_bytes(
     assert part.bytes_read <= size / 2
     off = 0.25 if write is as_compressed else 0.1  # its part is 47 documents
     assert abs(part.n_documents / n_documents - 1.0) <= off
-    if write in (as_lines, as_several):  # read at several places
+    if write in (as_lines, as_several):  # read at several places, none of which ends at once
         assert 0 < part.error < 0.2 * n_documents
+        assert len(part.records) >= 0.08 * n_documents
     kept = [json.loads(line) for line in part.lines(0, 3).splitlines()]
     assert [one["id"] for one in kept] == part.ids[:3]
 
@@ -199,6 +215,109 @@ def test_a_part_is_rehearsed_of_what_is_large(job: Path, monkeypatch: pytest.Mon
     assert made.assumed
 
 
+REHEARSAL = Rehearsal(
+    n_documents=500, n_features=9_000, n_clusters=100, steps={}, n_iterations=1, iteration=0.0,
+    n_rounds=0, round=0.0, row_bytes=800.0, row_values=80.0, written=0, n_answered=0,
+    driver_peak=0, worker_peak=0, labelling=0.0, compiling=0.0,
+)  # fmt: skip
+
+
+def sizes_of(n_documents: int, n_features: int, n_clusters: int = 100) -> reckoning.Sizes:
+    sample = DocumentSample(1, 1, n_documents, characters=500, n_read=1)
+    facts = reckoning._facts_of(sample, REHEARSAL, n_documents)
+    settings = Settings(n_clusters)
+    return reckoning.Sizes(
+        sample, settings, n_documents, n_features, 0, 0, facts, Cosine(), n_packs=3
+    )
+
+
+def times_of(
+    sizes: reckoning.Sizes, whole: Rehearsal, part: Rehearsal, few: Rehearsal = REHEARSAL,
+    *, workers: int = 2,
+) -> dict[str, float]:  # fmt: skip
+    """Return the seconds of all steps, from runs over the whole sample, and over a part of it."""
+    seen = reckoning.Runs(few, whole, part, part, 1)
+    times = reckoning.Times(seen, sizes, 0.0, kept=True, rehearsed=2, alone=True)
+    return {step.name: step.seconds(workers, rehearsed=2) for step in times.steps()}
+
+
+def test_starts_take_what_their_rows_and_their_centroids_do() -> None:
+    steps = dict.fromkeys((SURVEY, BEGINNING, ENDING), 0.0) | {STARTS: 3.0}
+    whole = replace(REHEARSAL, n_documents=20_000, n_features=60_000, steps=steps)
+    made = times_of(sizes_of(10**6, 180_000), whole, whole)
+    assert made[STARTS] == pytest.approx(3.0 * (1 + 3) / 2)
+
+
+def test_the_report_page_shows_no_more_of_more_documents() -> None:
+    steps = dict.fromkeys((SURVEY, STARTS, BEGINNING, ENDING), 0.0)
+    whole = replace(REHEARSAL, n_documents=4_000, steps=steps | {reckoning.PAGE: 0.5})
+    part = replace(REHEARSAL, n_documents=2_000, steps=steps | {reckoning.PAGE: 0.3})
+    for n_documents, seconds in ((4_500, 0.55), (5_000, 0.6), (10**6, 0.6)):
+        made = times_of(sizes_of(n_documents, 9_000), whole, part)
+        assert made[reckoning.PAGE] == pytest.approx(seconds)
+
+
+def test_kernels_that_a_rehearsal_compiled_are_there_for_a_run() -> None:
+    steps = dict.fromkeys((SURVEY, STARTS, BEGINNING, ENDING), 0.0)
+    part = replace(REHEARSAL, n_documents=5_000, steps=steps)
+    few = replace(part, n_documents=500, steps=steps | {SURVEY: 9.0}, compiling=7.0)
+    made = times_of(sizes_of(40_000, 9_000), replace(part, n_documents=20_000), part, few)
+    assert made[reckoning.ONCE] == pytest.approx(2.0)
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_compiling_is_timed() -> None:
+    before = compile_seconds()
+    njit()(lambda x: x + 1)(1)
+    assert compile_seconds() > before
+
+
+def test_a_file_is_read_by_one_worker() -> None:
+    steps = dict.fromkeys((SURVEY, STARTS, BEGINNING, ENDING), 0.0)
+    whole = replace(REHEARSAL, n_documents=20_000, steps=steps | {"count words": 2.0})
+    part = replace(REHEARSAL, n_documents=5_000, steps=steps | {"count words": 0.5})
+    for n_packs, workers, seconds in ((3, 2, 4.0), (3, 8, 8 / 3), (1, 1, 8.0), (1, 8, 8.0)):
+        sizes = replace(sizes_of(40_000, 9_000), n_packs=n_packs)
+        made = times_of(sizes, whole, part, workers=workers)
+        assert made["count words"] == pytest.approx(seconds)
+
+
+def test_centroids_lie_with_owners_as_in_a_fit() -> None:
+    sizes = sizes_of(10**6, 50_000)
+    every = 8 * 100 * 50_000
+    assert reckoning.traffic_of(sizes, 0)["to_a_worker"] == 0  # threads
+    of_two = reckoning.traffic_of(sizes, 2)
+    assert of_two == {"owners": 2, "to_a_worker": every // 2, "from_the_driver": 0}
+    assert reckoning.traffic_of(sizes, 64)["owners"] == MOST
+    few = reckoning.traffic_of(sizes_of(10**6, 9_000), 4)
+    assert few == {"owners": 0, "to_a_worker": 8 * 900_000, "from_the_driver": 4 * 8 * 900_000}
+    adding = [
+        {task.name for task in reckoning.tasks_of(sizes, n_workers, refining=False)}
+        for n_workers in (0, 2)
+    ]
+    assert [ADDING in names for names in adding] == [True, False]
+    memory = reckoning.Memory(REHEARSAL, sizes, 2, kept=True)
+    assert memory.driver(2, alone=False) < 2 * every < memory.driver(2, alone=True)
+    assert memory.worker(2) > memory.worker(8) > every
+
+
+def test_k_is_chosen_once_on_few_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[int, Any]]()
+
+    def rehearse(_: Any, __: str, n_documents: int, **how: Any) -> Rehearsal:
+        """Note what was asked for."""
+        asked.append((n_documents, how.get("n_clusters", "the job's")))
+        return replace(REHEARSAL, n_documents=n_documents, n_clusters=7)
+
+    monkeypatch.setattr(plan, "rehearse", rehearse)
+    job = JobCorpus(tmp_path).write_all(n_documents=30, n_pairs=4, method={"n_clusters": "auto"})
+    lots = DocumentSample(1, 1, 10**6, ids=[""] * 20_000, records=[b""] * 20_000)
+    plan._rehearsed(plan.Rehearsed(gather(load_job(str(job)), str(job)), lots, ""), print)
+    numbers, clusters = zip(*asked, strict=True)
+    assert numbers == (1_000, 20_000, 5_000, 5_000, 20_000)
+    assert clusters == ("the job's", 7, 7, 7, 7)
+
+
 def test_a_step_is_shared_by_as_many_as_can() -> None:
     step = reckoning.StepTime("starts", 1.0, 8.0, most=4)
     taken = [step.seconds(workers, rehearsed=2) for workers in (1, 2, 4, 8)]
@@ -237,3 +356,22 @@ def test_more_clusters_than_documents_are_an_error_in_words(tmp_path: Path) -> N
     result = CliRunner().invoke(hmrf, ["plan", str(few), "--threads", "1"])
     assert result.exit_code == 65
     assert "more documents than clusters, got 30 for 31" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "cluster", "way"),
+    [
+        ({"threads": 3}, {}, ("threads", 3)),
+        ({}, {"local": 2}, ("threads", 2)),
+        ({"workers": 9}, {"processes": 2}, ("processes", 9)),
+        ({}, {"address": "tls://scheduler:8786", "wait_for": 5}, ("processes", 5)),
+        ({}, {"class": "dask_jobqueue.SLURMCluster", "workers": {"least": 4, "most": 16}},
+         ("processes", 16)),
+        ({}, {"class": "dask_kubernetes.operator.KubeCluster"}, ("processes", 1)),
+    ],
+)  # fmt: skip
+def test_a_job_is_planned_for_where_it_runs(
+    where: dict[str, int], cluster: dict[str, Any], way: tuple[str, int]
+) -> None:
+    options = dict.fromkeys(("threads", "processes", "workers")) | where
+    assert _way(options, Cluster.model_validate(cluster)) == way

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,14 @@ from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning, Memo
 from hmrf_dask.flow import versions, worker_count
 from hmrf_dask.flow.clients import SilentClusterError
 from hmrf_dask.flow.cluster import compute
-from hmrf_dask.flow.versions import COLUMNS, check_versions, differences, rows_of, versions_of
+from hmrf_dask.flow.versions import (
+    COLUMNS,
+    check_versions,
+    differences,
+    rows_of,
+    versions_here,
+    versions_of,
+)
 from hmrf_dask.jobs.clusters import Cluster
 from hmrf_dask.releases.lock import holder_of
 from hmrf_dask.releases.release import latest
@@ -264,8 +272,31 @@ def test_who_is_silent_is_left_to_the_check_of_workers(
         raise SilentClusterError("no answer")
 
     monkeypatch.setattr(versions, "ask", silent)
-    assert list(versions_of(object())) == ["client"]
-    assert "no answer; versions are not compared" in caplog.text
+    assert list(versions_of(SimpleNamespace(get_versions=None))) == ["client"]
+    assert "no answer; what is not known is not compared" in caplog.text
+
+
+@pytest.mark.parametrize(("numpy", "asked"), [("2.0.0", 1), (version("numpy"), 2)])
+def test_compilers_are_imported_where_nothing_else_refuses_a_worker(
+    numpy: str, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = versions_here()
+    there = {"host": {"python": f"{own['python']}.final.0"}, "packages": own}
+    worker = there | {"packages": own | {"numpy": numpy}}
+    answers = [{"scheduler": there, "workers": {"tls://a": worker}}]
+
+    def answer(*_: Any, **__: Any) -> Any:
+        questions.append(1)
+        if not answers:
+            raise SilentClusterError("a worker is at work")
+        return answers.pop()
+
+    questions: list[int] = []
+    monkeypatch.setattr(versions, "ask", answer)
+    table = versions_of(SimpleNamespace(get_versions=None, run=None))
+    assert len(questions) == asked
+    assert table["tls://a"]["numpy"] == numpy  # though the second question has no answer
+    assert "instruction set" not in table["tls://a"]
 
 
 HIDDEN = """

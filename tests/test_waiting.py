@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 import os
 import signal
@@ -11,8 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import dask
 import joblib
@@ -22,7 +26,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
-from hmrf_dask.flow.clients import closed_in_time, no_progress
+from hmrf_dask.flow import clients, places, worker_count
+from hmrf_dask.flow.clients import SilentClusterError, closed_in_time, no_progress
+from hmrf_dask.flow.cluster import LostWorkError, wait_for
 from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.storage.remote import alive
 from tests.support.fits import fit, labels_of_a_fit, text_case
@@ -265,3 +271,59 @@ def test_the_client_of_the_parent_is_refused_in_a_fork(process_client: Client) -
             os._exit(0)
     os.waitpid(pid, 0)
     assert "got one made before this process was forked" in code.get()
+
+
+def test_a_client_that_ends_with_its_scheduler_while_nobody_waits(
+    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(own_cluster, set_as_default=False) as client:
+        futures = [client.submit(time.sleep, 60)]
+    monkeypatch.setattr(futures[0]._state, "status", "pending")  # nobody has told it yet
+    with pytest.raises(LostWorkError, match=r"the scheduler must stay, got .* gone.*run again"):
+        wait_for(client, futures)
+
+
+# ---- a process that was stopped, or whose machine slept, has not waited
+
+
+@pytest.fixture
+def leaping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an hour pass between two readings of the clock."""
+    for module in (clients, worker_count):
+        hours = itertools.count(0.0, 3600.0)
+        there = SimpleNamespace(monotonic=hours.__next__)
+        monkeypatch.setattr(module, "time", there)
+
+
+@pytest.mark.usefixtures("leaping")
+def test_an_answer_may_come_after_a_process_was_stopped() -> None:
+    future: Future[int] = Future()
+    threading.Timer(0.2, future.set_result, [7]).start()
+    with dask.config.set({"hmrf.no-progress-timeout": "0.5 s"}):
+        assert clients.answer_of(future, "an answer must come", seconds=20) == 7
+    with pytest.raises(SilentClusterError, match=r"an answer must come for 0.1 s"):
+        clients.answer_of(Future(), "an answer must come", seconds=0.1)
+
+
+@pytest.mark.usefixtures("leaping")
+def test_workers_may_start_after_a_process_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = [{}, {}, {}, {"tcp://a": {}}]
+    monkeypatch.setattr(places, "workers_by_name", lambda _client: found.pop(0))
+    monkeypatch.setattr(places, "POLL", 0.01)
+    assert places.some_workers(None) == ["tcp://a"]
+    found += [{}] * 1000
+    with (
+        dask.config.set({"hmrf.no-workers-timeout": "0.1 s"}),
+        pytest.raises(ClusterError, match=r"must have workers, got none for 0.1 s"),
+    ):
+        places.some_workers(None)
+
+
+@pytest.mark.usefixtures("leaping")
+def test_workers_that_are_short_at_one_count_have_time_to_come_back() -> None:
+    count = worker_count.WorkerCount()
+    with dask.config.set({"hmrf.least-workers": 2, "hmrf.refill-timeout": "25 s"}):
+        for number in (1, 1, 2, 1, 1):
+            count.check(number, "tcp://a")
+        with pytest.raises(ClusterError, match=r"2 workers must stay .* got 1"):
+            count.check(1, "tcp://a")

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from dagster import Definitions, ScheduleDefinition, job, op
+from dagster import Definitions, GraphDefinition, ScheduleDefinition, op
 
 
 @op
@@ -10,9 +10,5 @@ def run() -> None:
     subprocess.run(["bash", "nightly.sh", "job.yaml"], cwd="/srv/clusters", check=True)
 
 
-@job
-def clusters() -> None:
-    run()
-
-
+clusters = GraphDefinition("clusters", node_defs=[run]).to_job()
 defs = Definitions(schedules=[ScheduleDefinition(job=clusters, cron_schedule="15 2 * * *")])

@@ -21,7 +21,6 @@ from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from distributed import (
 )
 from distributed.comm.addressing import get_address_host, get_address_host_port, parse_address
 
-from hmrf_dask.cli.group import finished_first
+from hmrf_dask.cli.group import finished_first, tidied_up
 from hmrf_dask.errors import (
     ClusterError,
     ConfigurationError,
@@ -73,6 +72,9 @@ DRIVER_PAUSE = 5.0
 ANSWER_SECONDS = 10.0  # in which a scheduler that is there answers
 TRY_AGAIN = 75
 ENCRYPTED = ("tls", "wss", "gateway", "inproc")  # a gateway's own protocol is TLS
+# Dask gives a worker up that is not there so long after it died. Where it had come back and died
+# once more, the second death is taken for the first, and nobody starts it again.
+_RESTARTED = {"distributed.deploy.lost-worker-timeout": "1000 days"}
 SAFE_WAYS = (
     "give it TLS (deploy/tls), or --host 127.0.0.1 where all runs on one machine, or allow it by "
     "--insecure or cluster: {insecure: true}"
@@ -140,10 +142,11 @@ def _refuse_too_many(n_workers: int) -> None:
 
 def _local_processes(stack: ExitStack, n_workers: int) -> None:
     _refuse_too_many(n_workers)
+    stack.enter_context(dask.config.set(_RESTARTED))
     # Ctrl-C is for this process, which then ends the workers; threads and processes started
     # while the signal is blocked never get it, and one that comes meanwhile is not lost.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    resource_tracker.ensure_running()  # it outlives us; and it would unblock SIGINT further down
+    tidied_up()  # by what outlives us; and it would unblock SIGINT further down
     signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -176,6 +179,8 @@ def _started(asked: Cluster, name: str) -> Iterator[None]:
             "NetworkPolicy (deploy/kubernetes/overlays/cluster), then say cluster: {insecure: true}"
         )
     with ExitStack() as stack:
+        if name == "distributed.LocalCluster":
+            stack.enter_context(dask.config.set(_RESTARTED))
         try:
             make = partial(kind, **_arguments(asked, name))
             cluster = stack.enter_context(closed_in_time(name, make))

@@ -122,6 +122,21 @@ def finished_first() -> Iterator[None]:
             handler.raise_if_pending()  # in place of what fails because children got it too
 
 
+def tidied_up() -> None:
+    """Start the process that removes semaphores which this one leaves, and let it say nothing.
+
+    Whoever ends a command early knows that it was not finished.
+    """
+    from multiprocessing import resource_tracker
+
+    silent = "ignore:resource_tracker:UserWarning"
+    sys.warnoptions.append(silent)  # it is started with these
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(silent)
+
+
 def forget_stdout() -> None:
     """Write nothing more to a pipe that nobody reads, not even when Python ends."""
     with suppress(OSError, ValueError):

@@ -47,7 +47,7 @@ where_to_plan = with_options(
 @click.option(
     "--sample",
     type=Whole(RANGES["sampled"]),
-    default=20_000,
+    default=50_000,
     show_default=True,
     help="Documents to read, and to rehearse the job on.",
 )
@@ -92,10 +92,12 @@ def plan(
 
 
 def _way(where: dict[str, Any], cluster: Cluster) -> tuple[str, int]:
-    """Return whether a job is to run on threads or processes, and on how many."""
+    """Return whether a job is to run on threads or processes, and on how many of them."""
     if where["threads"]:
         return "threads", where["threads"]
     asked = where["processes"] or where["workers"] or cluster.processes or cluster.most_workers
+    if not asked and (cluster.stays or cluster.cluster_class):  # it does not say how many it has
+        asked = cluster.least_workers
     if asked:
         return "processes", asked
     from hmrf_dask.flow.clients import local_threads

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hmrf_dask.cli.group import one_line
 from hmrf_dask.cli.terminal import bold
 from hmrf_dask.errors import counted
+from hmrf_dask.parameters import AUTO
 from hmrf_dask.progress import bytes_in_words, span
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ def _sizes(plan: Plan) -> Iterator[str]:
         f"  rows       {plan.features:,} features, {documents['entries']:,.0f} of them in a "
         f"document of {documents['characters']:,} characters"
     )
-    chosen = ", chosen on the sample" if clusters["asked"] == "auto" else ""
-    yield f"  clusters   {clusters['n_clusters']:,}{chosen}"
+    chosen = f", chosen on {clusters['chosen_on']:,} documents"
+    yield f"  clusters   {clusters['n_clusters']:,}{chosen if clusters['asked'] == AUTO else ''}"
     pairs = counted(plan.answers["pairs"], "pair")
     yield f"  answers    {pairs} about {counted(plan.answers['documents'], 'document')}"
 
@@ -91,12 +92,12 @@ def _memory(plan: Plan) -> Iterator[str]:
         f"{bytes_in_words(memory['centroids'])}"
     )
     yield f"  at most: {one_line(memory['largest_task_is'])}"
-    travels = store["to_a_worker_each_iteration"]
-    sent = f"; to each worker up to {bytes_in_words(travels)} an iteration" if travels else ""
-    yield (
-        f"  reads {bytes_in_words(store['read'])}, writes about "
-        f"{bytes_in_words(store['written'])}{sent}"
-    )
+    read, written = (bytes_in_words(store[name]) for name in ("read", "written"))
+    yield f"  reads {read}, writes about {written}"
+    if plan.way == "processes":
+        owners, most = plan.traffic["owners"], bytes_in_words(plan.traffic["to_a_worker"])
+        sender = f"from {counted(owners, 'owner')} on workers" if owners else "from the driver"
+        yield f"  each worker gets up to {most} of centroids an iteration, {sender}"
 
 
 def _table(plan: Plan) -> Iterator[str]:

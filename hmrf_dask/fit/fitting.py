@@ -39,10 +39,11 @@ from hmrf_dask.fit.candidates import refines_all
 from hmrf_dask.fit.journal import Journal, resume
 from hmrf_dask.fit.loop import UNFINISHED, Fit
 from hmrf_dask.fit.metric_steps import MetricSteps, follow_labels
-from hmrf_dask.fit.owners import Owned, n_owners, owners_for
+from hmrf_dask.fit.owners import Owned, in_driver, n_owners, owners_for
 from hmrf_dask.fit.passes import Engine
 from hmrf_dask.fit.preparation import (
     check_memory,
+    linked_task,
     plan_tasks,
     reading_task,
     table_task,
@@ -206,8 +207,11 @@ def _survey(asked: FitInput, *, fingerprinted: bool) -> _Surveyed:
     asked = replace(asked, corpus=corpus, distortion=distortion, seeds=seeds)
     work = _Surveyed(flow, asked, facts, pairs, linked, slices)
     number = n_owners(flow, settings, distortion, corpus.n_features)
+    if words := in_driver(flow, settings, distortion, corpus.n_features):
+        log.info("%s", words)
     needed = plan_tasks(
-        facts, settings, corpus.n_features, pairs=linked,
+        facts, settings, corpus.n_features,
+        linked=None if linked is None else linked_task(linked, settings),
         refining=work.refining, refining_starts=work.refining_starts, reading=reading,
     )  # fmt: skip
     if number:

@@ -23,7 +23,7 @@ import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
-from hmrf_dask.errors import ConfigurationError
+from hmrf_dask.errors import ConfigurationError, HmrfError, RunDirectoryError
 from hmrf_dask.fit.problem import Problem
 from hmrf_dask.flow.clients import no_progress, setting
 from hmrf_dask.flow.cluster import least_memory
@@ -279,9 +279,24 @@ class Owners:
         everything = np.arange(self.n_clusters)
         if self.n_clusters <= rows:
             return self.rows(model.centroids, everything)
+        try:
+            return self._in_file(model, everything, rows)
+        except OSError as error:
+            if isinstance(error, HmrfError):  # of workers
+                raise
+            needed = 8e-6 * self.n_clusters * self.n_features
+            raise RunDirectoryError(
+                f"hmrf.scratch-directory must have room for the centroids that a fit ends with, "
+                f"{needed:,.0f} MB, got {error}; set it to another folder, or make room, and fit "
+                "again"
+            ) from error
+
+    def _in_file(self, model: Model, everything: IntArray, rows: int) -> FloatArray:
+        """Return all centroids in a temporary file, that takes some rows at a time."""
         with tempfile.TemporaryFile(dir=setting("scratch-directory", None)) as file:
             for first in range(0, self.n_clusters, rows):
-                self.rows(model.centroids, everything[first : first + rows]).tofile(file)
+                few = self.rows(model.centroids, everything[first : first + rows])
+                file.write(few.data)  # `tofile` would not say why it fails
             file.flush()
             return np.memmap(file, np.float64, "c", shape=(self.n_clusters, self.n_features))
 
@@ -385,7 +400,7 @@ def n_owners(flow: Dataflow, settings: Settings, distortion: Distortion, n_featu
     no bits.
     """
     asked, n_places, n_clusters = setting("owners", "auto"), flow.n_workers, settings.n_clusters
-    if not n_places or settings.metric or not isinstance(distortion, TableDistortion):
+    if not n_places or why_none(settings, distortion):
         return 0
     if asked != "auto" and not (str(asked).isdecimal() and int(asked) <= MOST):
         raise ConfigurationError(
@@ -404,6 +419,27 @@ def _places(flow: Dataflow, size: int) -> int:
     machines = machines_of(flow, places)
     n_leaders = sum(place not in machines or machines[place].leader == place for place in places)
     return min(len(places), max(n_leaders, HELD * size // least_memory()))
+
+
+def why_none(settings: Settings, distortion: Distortion) -> str:
+    """Return why a fit cannot have owners, however large it is; nothing where it can."""
+    if not isinstance(distortion, TableDistortion):
+        return "owners make tables of centroids, which a distortion of your own has not"
+    if settings.metric:
+        return "a full metric is learned from all sums at once"
+    return ""
+
+
+def in_driver(flow: Dataflow, settings: Settings, distortion: Distortion, n_features: int) -> str:
+    """Return in words that much passes through the driver, and why; nothing where it need not."""
+    size, why = settings.n_clusters * n_features, why_none(settings, distortion)
+    if not why or not flow.n_workers or size < LEAST:
+        return ""
+    return (
+        f"all sums and centroids pass through the driver, {settings.n_clusters} clusters of "
+        f"{n_features} features, {8e-6 * size:,.0f} MB to each worker and back in an iteration: "
+        f"{why}; more workers gain less than they could"
+    )
 
 
 def owners_for(flow: Dataflow, problem: Problem) -> Owners | None:

@@ -271,14 +271,15 @@ def plan_tasks(
     settings: Settings,
     n_features: int,
     *,
-    pairs: Pairs | None,
+    linked: TaskMemory | None,
     refining: bool,
     refining_starts: bool,
     reading: int = 0,
 ) -> list[TaskMemory]:
     """Return what each kind of task will need at most.
 
-    A task that is `reading` so many rows, partition by partition, holds two and all labels.
+    `linked` is what ICM needs, where there are pairs. A task that is `reading` so many rows,
+    partition by partition, holds two and all labels.
     """
     n_clusters = settings.n_clusters
     dense = 8 * n_clusters * (n_features + 1)
@@ -300,13 +301,13 @@ def plan_tasks(
         summands = ("its summands", _summands(facts, facts.longest_block))
         frozen = ("centroids, their table and sums", 6 * dense)
         tasks.append(TaskMemory("a task of first variation", (partition, summands, frozen)))
-        moved = ("rows that move", 3 * settings.task_memory // SHARE)
+        fetched = min(settings.task_memory // SHARE, _share(facts, facts.n_rows))
+        moved = ("rows that move", 3 * fetched)
         frozen = ("centroids and sums", 4 * dense)
         tasks.append(TaskMemory("a round of first variation", (moved, frozen)))
     if refining_starts:
         start.append(("its summands", _summands(facts, sample)))
-    if pairs is not None:
-        linked = _linked_task(pairs, settings)
+    if linked is not None:
         tasks.append(linked)
         start.extend(linked.parts)
     return [*tasks, TaskMemory("a start", tuple(start))]
@@ -360,7 +361,8 @@ def hashing_task(n_features: int, n_components: int) -> TaskMemory:
     return TaskMemory("a task that adds up hashed words", tuple(parts))
 
 
-def _linked_task(pairs: Pairs, settings: Settings) -> TaskMemory:
+def linked_task(pairs: Pairs, settings: Settings) -> TaskMemory:
+    """Return what ICM needs for these pairs."""
     graph = pairs.graph
     return icm_task(graph.n_nodes, len(graph.must_pairs) + len(graph.cannot_pairs), settings)
 

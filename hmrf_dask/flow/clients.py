@@ -232,6 +232,30 @@ class SilentClusterError(ClusterError):
     """A scheduler or a worker gave no answer in time."""
 
 
+class WorkClock:
+    """Seconds that pass while this process is at work: none while it is stopped, or too few.
+
+    Whoever waits reads it again and again; between two readings at most `most` seconds pass for it.
+    What a process that was stopped for an hour waits for had no time to come.
+
+    Examples
+    --------
+    >>> clock = WorkClock(most=0.0)
+    >>> clock.now() == clock.now()
+    True
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._last, self._now = time.monotonic(), 0.0
+
+    def now(self) -> float:
+        """Return the seconds so far."""
+        last, self._last = self._last, time.monotonic()
+        self._now += min(self._last - last, self._most)
+        return self._now
+
+
 def patience() -> float:
     """Return for how many seconds there may be no worker that takes work."""
     return seconds_of("no-workers-timeout", "60 s", least=LEAST)
@@ -284,14 +308,17 @@ def client_of(client: Any) -> str:
 def answer_of(future: Future[T], what: str, *, seconds: float | None = None) -> T:
     """Return the result of a future; report every minute that it is waited for, and give up."""
     allowed = no_progress() if seconds is None else seconds
-    began, every = time.monotonic(), notice_every()
-    waited = 0.0
+    step = min(notice_every(), allowed / 10)
+    clock, noticed = WorkClock(2 * step), 0.0
+    began = clock.now()
     try:
-        while not wait([future], max(0.0, min(every, allowed - waited))).done:
-            waited = time.monotonic() - began
+        while not wait([future], step).done:
+            waited = clock.now() - began
             if waited >= allowed:
                 raise SilentClusterError(f"{what} for {allowed:g} s; {_LOOK}, and {AGAIN}")
-            log.warning("%s for %.0f s; giving up at %g s", what, waited, allowed)
+            if waited >= noticed + notice_every():
+                noticed = waited
+                log.warning("%s for %.0f s; giving up at %g s", what, waited, allowed)
         return future.result()
     finally:
         future.cancel()

@@ -22,6 +22,7 @@ from hmrf_dask.errors import ClusterError, HmrfError, LostOwnerError, RunDirecto
 from hmrf_dask.flow.clients import (
     AGAIN,
     SilentClusterError,
+    WorkClock,
     active_client,
     ask,
     begin,
@@ -119,8 +120,9 @@ def fetch(
 
 def _watch_until(coming: Future[Any], client: Any, needed: frozenset[str]) -> None:
     """Wait for results as long as the workers that may have to make them again are there."""
-    began, allowed = time.monotonic(), no_progress()
-    while needed and time.monotonic() - began < allowed:
+    allowed = no_progress()
+    clock = WorkClock(2 * (POLL + _soon()))
+    while needed and clock.now() < allowed:
         if wait([coming], min(POLL, allowed / 10)).done:
             return
         with suppress(SilentClusterError):
@@ -161,6 +163,10 @@ def _wait(
             break
         except TimeoutError:
             watch.look(sum(future.done() for future in futures))
+        except ValueError as error:  # Dask knows the client no more: its scheduler has ended
+            if client.status not in ("closing", "closed"):
+                raise
+            raise LostWorkError(f"{lost}; {AGAIN}") from error
     for future in futures:
         if future.status == "error":
             _explain(future)
@@ -223,7 +229,8 @@ class Watch:
         self._needed = needed
         self._keys = frozenset(map(str, keys))
         self._asked = list(keys)
-        self._progress = self._took_work = self._noticed = self._answered = time.monotonic()
+        self._now = WorkClock(2 * (POLL + 2 * _soon())).now  # a look asks twice
+        self._progress = self._took_work = self._noticed = self._answered = self._now()
         self._worker_count = worker_count_of(client)
         self._done = 0
         self._transfers = -1
@@ -240,7 +247,7 @@ class Watch:
         except SilentClusterError:
             self._judge(ended)
             return
-        now = self._answered = time.monotonic()
+        now = self._answered = self._now()
         self._states = {name: WorkerState.of(worker) for name, worker in found.items()}
         check_there(self._needed, found)
         for name, state in self._states.items():
@@ -253,7 +260,7 @@ class Watch:
 
     def _judge(self, progress: bool) -> None:
         """Note progress, or how long there was none."""
-        now = time.monotonic()
+        now = self._now()
         if progress:
             self._progress = self._noticed = now
             return
@@ -272,7 +279,7 @@ class Watch:
 
     def _check_taken(self, ended: bool) -> None:
         """Raise where no worker can take work, or none does though all are well."""
-        states, now = self._states.values(), time.monotonic()
+        states, now = self._states.values(), self._now()
         transfers = sum(state.transfers for state in states)
         if ended or transfers != self._transfers or any(state.busy for state in states):
             self._took_work, self._transfers = now, transfers
@@ -325,7 +332,7 @@ class Watch:
 
     def _silence(self) -> str:
         """Return in words what does not move."""
-        now = time.monotonic()
+        now = self._now()
         if now - self._answered > max(POLL, no_progress() / 5):
             return f"its scheduler gave no answer for {now - self._answered:.0f} s (is it frozen?)"
         if silent := self._silent(now):

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from hmrf_dask.errors import ClusterError
-from hmrf_dask.flow.clients import AGAIN, active_client, ask, local_threads, patience
+from hmrf_dask.flow.clients import (
+    AGAIN,
+    WorkClock,
+    active_client,
+    ask,
+    local_threads,
+    patience,
+)
 from hmrf_dask.flow.cluster import POLL, WorkerState, futures_of, workers_by_name
 
 TASKS = 2  # of a pass for each local thread: fewer wait for the slowest, each may hold K x d sums
@@ -19,17 +26,18 @@ TASKS = 2  # of a pass for each local thread: fewer wait for the slowest, each m
 
 def some_workers(client: Any) -> list[str]:
     """Return the addresses of the workers that run, once there is one: they may be starting."""
-    began = time.monotonic()
+    pause = min(POLL, patience()) / 10
+    clock = WorkClock(10 * pause)
     while True:
         states = {name: WorkerState.of(one) for name, one in workers_by_name(client).items()}
         running = sorted(name for name, state in states.items() if state.running)
         if running:
             return running
-        if time.monotonic() - began > patience():
+        if clock.now() > patience():
             raise ClusterError(
                 f"a cluster must have workers, got none for {patience():g} s; {AGAIN}"
             )
-        time.sleep(min(POLL, patience()) / 10)
+        time.sleep(pause)
 
 
 def slices_of(values: Sequence[Any]) -> list[list[int]]:

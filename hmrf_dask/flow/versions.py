@@ -6,7 +6,6 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -25,6 +24,7 @@ SECONDS = 20.0  # in which all must answer
 # What a scheduler needs to read graphs: the same Python, and our functions, whose bits it never
 # computes.
 _OF_SCHEDULER = ("python", OURS)
+_QUESTION = "scheduler and workers must say which versions they have"
 
 Versions = Mapping[str, str]  # by column; "missing" where it is not installed
 MISSING = "missing"
@@ -70,31 +70,39 @@ def versions_of(client: Any) -> dict[str, Versions]:
     Of a cluster that gives no answer soon they are the client's alone: it is waited for, and who is
     silent is named, by `flow.cluster.check_workers`.
     """
-    own: dict[str, Versions] = {"client": versions_here()}
+    table: dict[str, Versions] = {"client": versions_here()}
     try:
-        return own | _versions_there(client)
+        table |= _versions_there(client)
+        if not differences(table)[0]:  # else nobody has to import a compiler to be refused
+            for name, instructions in _instruction_sets(client, list(table)[2:]).items():
+                table[name] = {**table[name], INSTRUCTIONS: instructions}
     except SilentClusterError as error:
-        log.warning("%s; versions are not compared", error)
-        return own
+        log.warning("%s; what is not known is not compared", error)
+    return table
 
 
 def _versions_there(client: Any) -> dict[str, Versions]:
-    """Return the versions of scheduler and workers.
+    """Return the versions of scheduler and workers, by Dask's own question.
 
-    Dask's own question is answered by workers that lack this package; only the instruction set is
-    asked of those that have it.
+    Workers that lack this package answer it, too.
     """
     packages = [OURS, *LIBRARIES]
-    what = "scheduler and workers must say which versions they have"
-    answer = ask(client, what, lambda: client.get_versions(packages=packages), seconds=SECONDS)
+    answer = ask(client, _QUESTION, lambda: client.get_versions(packages=packages), seconds=SECONDS)
     workers = {name: _row(worker) for name, worker in answer["workers"].items()}
-    able = [name for name, row in workers.items() if row[OURS] != MISSING]
-    run = partial(client.run, instruction_set, workers=able, on_error="return")
-    sets = ask(client, what, run, seconds=SECONDS) if able else {}
-    for name, row in workers.items():
-        if isinstance(sets.get(name), str):
-            row[INSTRUCTIONS] = sets[name]
     return {"scheduler": _row(answer["scheduler"]), **workers}
+
+
+def _instruction_sets(client: Any, workers: Sequence[str]) -> dict[str, str]:
+    """Return the instruction sets of workers that are there still."""
+    if not workers:
+        return {}
+    answers = ask(
+        client,
+        _QUESTION,
+        lambda: client.run(instruction_set, workers=workers, on_error="return"),
+        seconds=SECONDS,
+    )
+    return {name: answer for name, answer in answers.items() if isinstance(answer, str)}
 
 
 def _row(versions: Mapping[str, Any]) -> dict[str, str]:

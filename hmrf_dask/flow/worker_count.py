@@ -22,7 +22,8 @@ class WorkerCount:
     """
 
     def __init__(self) -> None:
-        self._enough = self._counted = time.monotonic()
+        self._counted = time.monotonic()
+        self._short = 0.0  # seconds for which there have been fewer
 
     @property
     def is_due(self) -> bool:
@@ -31,12 +32,14 @@ class WorkerCount:
 
     def check(self, number: int, address: str) -> None:
         """Raise where there were fewer than were asked for at every count for too long."""
-        least, now = int(setting("least-workers", 0)), time.monotonic()
-        self._counted = now
-        if number >= least:
-            self._enough = now
+        least, before = int(setting("least-workers", 0)), self._counted
+        self._counted = time.monotonic()
+        # Between two counts that are far apart nobody knows what was, and this process may have
+        # been stopped.
+        since = min(self._counted - before, 5 * EVERY)
+        self._short = 0.0 if number >= least else self._short + since
         allowed = seconds_of("refill-timeout", "10 minutes", least=LEAST)
-        if now - self._enough > allowed:
+        if self._short > allowed:
             raise ClusterError(
                 f"{counted(least, 'worker')} must stay while the work lasts, got {number} on "
                 f"{address} for {allowed:g} s (cluster.wait_for, cluster.wait_seconds); see why "

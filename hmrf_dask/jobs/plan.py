@@ -1,9 +1,9 @@
 """What a job will take: documents, memory, time and cost, from a sample of it that is rehearsed.
 
-The job runs up to five times: over a few documents, which shows what a process does once; over all
-of the sample and over a part of it, which shows what grows with documents; over that part with
-answers; and where there is time over all of the sample again. What tasks need at most is what a
-fit itself plans with (`fit.preparation`).
+The job runs up to five times: over a few documents, which shows what a process does once, and K
+where the job chooses it; over all of the sample and over a part of it, which shows what grows with
+documents; over that part with answers and starts; and where there is time over all of the sample
+again. What tasks need at most is what a fit itself plans with (`fit.preparation`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hmrf_dask.constraints.answer_rows import CANNOT, MUST
 from hmrf_dask.distortions import make_distortion
-from hmrf_dask.errors import InvalidInputError, MemoryPlanError
+from hmrf_dask.errors import InvalidInputError, MemoryPlanError, counted
+from hmrf_dask.fit.owners import n_owners
 from hmrf_dask.fit.preparation import TaskMemory, check_memory
 from hmrf_dask.fit.refinement import refines
+from hmrf_dask.fit.suggestion import SAMPLE_ROWS as CHOICE_ROWS
 from hmrf_dask.flow.clients import active_client, local_threads
 from hmrf_dask.flow.cluster import memory_of_all
+from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.jobs.answers import Given, read_answers
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import Method
@@ -34,31 +37,39 @@ from hmrf_dask.jobs.reckoning import (
     Sizes,
     StepTime,
     Times,
+    features_of,
     grown,
+    method_of,
     tasks_of,
+    traffic_of,
 )
 from hmrf_dask.jobs.rehearsal import (
     BEGINNING,
     ENDING,
+    READY,
     STARTS,
     SURVEY,
     Rehearsal,
     Rehearsed,
+    having_owners,
     rehearse,
 )
 from hmrf_dask.parameters import AUTO, SEEDED
 from hmrf_dask.progress import Tell, nothing
+from hmrf_dask.report.survey import MOST_SAMPLED
 
-SAMPLE = 20_000  # documents
+SAMPLE = 50_000  # documents
 SMALL = 5_000  # documents: up to so many are all rehearsed, of more at most half
 FEW, PART = 500, 4  # documents of the first rehearsal; later ones have this part of the sample
-LONGEST = 12.0  # seconds of rehearsals after which none is repeated
-UNKNOWN_K = 20  # where K is chosen by the job, of rehearsals that come before
-SOME_ITERATIONS = 6
+CHOOSING = 1_000  # documents of the first one where the job chooses K: a run takes four times these
+LONGEST = 15.0  # seconds of rehearsals, after the first one, after which none is repeated
+SOME_ITERATIONS = 6  # of the first one
+COMPILED = 0.5  # seconds: rehearsals that compiled kernels for so long say little of a run
+FAR = 10  # times the documents that were rehearsed: of so many more the time is uncertain
 WORKERS = (1, 2, 4, 8)
 # Which steps of a run belong together for who reads a plan.
 GROUPS: Mapping[str, Sequence[str]] = {
-    "begin": ("begin", ONCE),
+    "begin": ("begin", READY, ONCE),
     "read and count": ("read answers", "count words", "read embeddings", "embed texts"),
     "make rows": ("weigh words", "look for ids that come twice", "look up answers"),
     "choose K": ("choose K",),
@@ -92,6 +103,7 @@ class Plan:
     answers: dict[str, int]
     memory: dict[str, Any]
     store: dict[str, int]
+    traffic: dict[str, int]  # owners of centroids, and bytes of these in an iteration
     seconds: dict[str, float]  # by group of steps
     total: float
     range: tuple[float, float]  # of the total: with half and with twice the iterations
@@ -157,54 +169,74 @@ def _rehearsed(asked: Rehearsed, tell: Tell) -> Runs:
     there, small = len(sample.records), _is_small(sample)
     if not small:
         there = min(there, max(SMALL, sample.n_documents // 2))
-    known = method.n_clusters if isinstance(method.n_clusters, int) else UNKNOWN_K
-    if there < known:
-        raise InvalidInputError(
-            f"a plan must have more documents than clusters, got {there} for {known}; read more "
-            "by --sample"
-        )
-    began = time.perf_counter()
-    n_few = min(there, max(FEW, 2 * known))
-    n_part = max(there // PART, n_few)
-    single = _single_start(method)
-    steps = iter(range(5))
+    n_few = min(there, _n_few(method, there))
+    steps = iter([0, 1, 2, 3, 4, 4])
 
     def run(name: str, n_documents: int, **how: Any) -> Rehearsal:
         """Rehearse, and say so."""
         tell({"step": "rehearse", "done": next(steps), "of": 5})
         return rehearse(asked, name, n_documents, **how)
 
-    few = run("few", n_few, **single, n_clusters=known, refine=False)
-    whole = run("whole", there, answered=small, **_as_with_all(asked))
-    same = {**single, "n_clusters": whole.n_clusters, "refine": whole.n_rounds > 0}
-    part = run("part", n_part, **same)
-    answered = run("answered", n_part, answered=True, **same)
-    part = part.least(answered)
-    n_iterations = whole.n_iterations
-    if time.perf_counter() - began < LONGEST:
-        again = run(
-            "again", there, **same | {"refine": False, "max_iter": method.value_of("max_iter")}
-        )
-        whole, n_iterations = whole.least(again), max(n_iterations, again.n_iterations)
+    single = _single_start(method)
+    few = run("few", n_few, answered=small, **single, refine=False, max_iter=SOME_ITERATIONS)
+    began = time.perf_counter()
+    pool = _as_with_all(asked, few.n_clusters)
+    whole = run("whole", there, answered=small, **pool)
+    if whole.compiling >= COMPILED:
+        whole = run("compiled", there, answered=small, **pool)
+    n_part = max(there // PART, min(there // 2, MOST_SAMPLED), n_few)
+    same = {"n_clusters": few.n_clusters, "refine": whole.n_rounds > 0}
+    same |= single
+    with having_owners(_n_owners(asked, (few, whole))):
+        part = run("part", n_part, **same)
+        answered = run("answered", n_part, answered=True, **same)
+        part = part.least(answered)
+        n_iterations = whole.n_iterations
+        if time.perf_counter() - began < LONGEST:
+            again = run("again", there, **same | {"refine": False})
+            whole = whole.least(again)
+            if again.n_iterations > n_iterations:  # of those most are like most of a large fit
+                whole = replace(whole, iteration=again.iteration)
+            n_iterations = (n_iterations + again.n_iterations + 1) // 2
     return Runs(few, whole, part, answered, n_iterations)
 
 
+def _n_owners(asked: Rehearsed, runs: Sequence[Rehearsal]) -> int:
+    """Return how many owners centroids would have here if these were of all documents."""
+    seen = [(run.n_documents, run.n_features) for run in runs]
+    width = features_of(seen, asked.sample.n_documents)
+    settings, distortion = method_of(asked.inputs, runs[-1].n_clusters)
+    return n_owners(DaskFlow(), settings, distortion, width)
+
+
+def _n_few(method: Method, there: int) -> int:
+    """Return the documents of the first rehearsal, more than clusters."""
+    if method.n_clusters == AUTO:
+        return CHOOSING
+    if there < method.n_clusters:
+        raise InvalidInputError(
+            f"a plan must have more documents than clusters, got {there} for {method.n_clusters}; "
+            "read more by --sample"
+        )
+    return max(FEW, 2 * method.n_clusters)
+
+
 def _single_start(method: Method) -> dict[str, Any]:
-    """Return parameters of a method with one start and a few iterations."""
+    """Return parameters of a method with one start."""
     seeded = method.name in SEEDED  # without answers there are no seeds
     single = {"name": "KMeans"} if seeded else {}
-    return {**single, "n_init": 1, "init": "k-means++", "max_iter": SOME_ITERATIONS}
+    return {**single, "n_init": 1, "init": "k-means++"}
 
 
-def _as_with_all(asked: Rehearsed) -> dict[str, Any]:
+def _as_with_all(asked: Rehearsed, n_clusters: int) -> dict[str, Any]:
     """Return the parameters under which a sample is refined where all documents would be."""
-    method = asked.inputs.job.method
+    method, known = asked.inputs.job.method, {"n_clusters": n_clusters}
     if method.name in SEEDED:
-        return {"name": "KMeans"}
+        return {"name": "KMeans", **known}
     distortion = make_distortion(method.value_of("distortion") or "cosine")
-    known = method.n_clusters if isinstance(method.n_clusters, int) else UNKNOWN_K
     n_documents = asked.sample.n_documents
-    return {"refine": refines(method.value_of("refine"), distortion, n_documents, known)}
+    refined = refines(method.value_of("refine"), distortion, n_documents, n_clusters)
+    return {"refine": refined, **known}
 
 
 # ---- the plan
@@ -217,14 +249,16 @@ def _planned(
     rehearsed = local_threads() if alone else _n_workers()
     memory_there = memory_of_all() * (1 if alone else where.workers / rehearsed)
     kept = sizes.facts.nbytes <= memory_there // 2
-    times, memory = Times(runs, sizes, spent[0], kept), Memory(whole, sizes, rehearsed, kept)
+    times = Times(runs, sizes, spent[0], kept=kept, rehearsed=rehearsed, alone=alone)
+    memory = Memory(whole, sizes, rehearsed, kept)
     steps = times.steps()
     by_workers = [
         _under(n, steps, memory, where, rehearsed) for n in sorted({*WORKERS, where.workers})
     ]
     asked = next(one for one in by_workers if one.workers == where.workers)
     groups = grouped(steps, where.workers, rehearsed)
-    tasks = tasks_of(sizes, refining=whole.n_rounds > 0)
+    n_workers = 0 if alone else where.workers
+    tasks = tasks_of(sizes, n_workers, refining=whole.n_rounds > 0)
     problems = problems_of(tasks)
     looped = sum(
         step.seconds(where.workers, rehearsed) for step in steps if step.name in (ITERATION, ROUND)
@@ -235,10 +269,15 @@ def _planned(
         rehearsed_workers=rehearsed,
         documents=_documents(sizes, whole),
         features=sizes.n_features,
-        clusters={"n_clusters": whole.n_clusters, "asked": inputs.job.method.n_clusters},
+        clusters={
+            "n_clusters": whole.n_clusters,
+            "asked": inputs.job.method.n_clusters,
+            "chosen_on": runs.few.n_documents,  # where they are not a number
+        },
         answers={"pairs": sizes.n_pairs, "documents": sizes.n_linked},
         memory=_memory(sizes, tasks, asked, kept=kept),
-        store=_store(sizes, runs, alone=alone),
+        store=_store(sizes, runs),
+        traffic=traffic_of(sizes, n_workers),
         seconds={name: round(value, 2) for name, value in groups.items()},
         total=asked.seconds,
         range=(round(asked.seconds - looped / 2, 2), round(asked.seconds + looped, 2)),
@@ -254,7 +293,7 @@ def _planned(
         },
         by_workers=by_workers,
         bound_by=max(groups, key=lambda name: groups[name]),
-        assumed=list(_assumed(inputs, where, sizes, rehearsed)),
+        assumed=[*_assumed(inputs, where, sizes, rehearsed), *_doubts(runs, sizes)],
         problems=problems,
         rehearsal_seconds=round(spent[1], 2),
         exit_code=MemoryPlanError.exit_code if problems else 0,
@@ -292,13 +331,12 @@ def _memory(
     }
 
 
-def _store(sizes: Sizes, runs: Runs, *, alone: bool) -> dict[str, int]:
+def _store(sizes: Sizes, runs: Runs) -> dict[str, int]:
     part, whole = runs.part, runs.whole
     fixed, each = grown(part.written, whole.written, (part.n_documents, whole.n_documents))
     return {
         "read": sizes.sample.n_bytes,
         "written": round(fixed + each * sizes.n_documents) + 8 * sizes.dense,
-        "to_a_worker_each_iteration": 0 if alone else 8 * sizes.dense,
     }
 
 
@@ -343,14 +381,45 @@ def problems_of(tasks: list[TaskMemory]) -> list[str]:
     return []
 
 
+def _doubts(runs: Runs, sizes: Sizes) -> Iterator[str]:
+    """Say what makes the measured times uncertain."""
+    first, times = runs.few, sizes.n_documents / runs.whole.n_documents
+    if times > FAR:
+        yield (
+            f"the time of {runs.whole.n_documents:,} documents was measured, all are {times:.0f} "
+            "times as many, and so are its errors: --sample 100000 is surer, and takes longer"
+        )
+    if first.compiling >= COMPILED:
+        yield (
+            f"kernels were compiled for {first.compiling:.0f} s, once on a machine: a run here "
+            "finds them, one elsewhere may not"
+        )
+
+
 def _assumed(inputs: Inputs, where: Where, sizes: Sizes, rehearsed: int) -> Iterator[str]:
     """Say what was not measured."""
-    if inputs.job.method.n_clusters == AUTO:
-        yield f"K is chosen on a sample: {sizes.settings.n_clusters} here, and may differ"
+    if inputs.job.method.n_clusters == AUTO and sizes.n_documents > CHOOSING:
+        yield (
+            f"K was chosen on {CHOOSING:,} documents: "
+            f"{sizes.settings.n_clusters}; a run chooses on {min(CHOICE_ROWS, sizes.n_documents):,}"
+            ", may take another, and longer; `hmrf-dask suggest-k` says what it takes"
+        )
+    unit = {"threads": "threads", "processes": "workers"}[where.way]
     if where.workers != rehearsed:
         yield (
-            f"{where.workers} {where.way} are reckoned from {rehearsed} on this machine; what "
+            f"{where.workers} {unit} are reckoned from {rehearsed} on this machine; what "
             "travels between machines is not in the time"
+        )
+    if where.workers > sizes.n_packs and sizes.n_documents > SMALL:
+        yield (
+            f"documents are read in {counted(sizes.n_packs, 'task')}, one a file (of Parquet and "
+            "JSON Lines one for 64 MiB or more), so more workers do not read them sooner"
+        )
+    cluster = inputs.job.cluster
+    if where.way == "processes" and (cluster.stays or cluster.cluster_class):
+        yield (
+            f"the job's cluster was not asked: {counted(where.workers, 'worker')} of one thread "
+            "each are planned for (--workers says another number; count the threads of all)"
         )
     if sizes.n_documents > sizes.sample.n_documents:
         yield "the sample has more documents than were counted"

@@ -253,16 +253,17 @@ def _places(
     size = min(BYTES, round(most * probe.bytes_read / max(n_probed, 1)))
     n_places = min(PLACES, max(len(sources), 8))
     ends = np.cumsum([source.size for source in sources])
-    chosen = set[int]()
+    read_to = dict[int, int]()  # of files by number
     for number in range(n_places):
         first = number * total // n_places
         at = int(np.searchsorted(ends, first, side="right"))
         source, inside = sources[at], first - int(ends[at] - sources[at].size)
         is_cut = _is_cut(source) and source.size > size // n_places
         share = size // (n_places if is_cut else min(n_places, len(sources)))
-        if is_cut or at not in chosen:
+        if is_cut or at not in read_to:  # a stretch ends with its file at the latest
+            inside = max(read_to.get(at, 0), min(inside, source.size - share))
             yield _stretch(source, inside, share, folder)
-        chosen.add(at)
+            read_to[at] = inside + share
 
 
 def _characters(source: DocumentFile) -> int:

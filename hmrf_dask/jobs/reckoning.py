@@ -14,20 +14,40 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import lsq_linear
 
+from hmrf_dask.distortions import make_distortion
+from hmrf_dask.distortions.base import Distortion
 from hmrf_dask.documents.batches import BATCH_BYTES
 from hmrf_dask.documents.sources import BATCH_ROWS
 from hmrf_dask.estimators.classes import ESTIMATORS
-from hmrf_dask.fit.preparation import ROW_TERMS, TaskMemory, icm_task, plan_tasks, table_task
+from hmrf_dask.fit.candidates import refines_all
+from hmrf_dask.fit.owners import AT_A_TIME, n_owners
+from hmrf_dask.fit.preparation import (
+    HELD,
+    ROW_TERMS,
+    TaskMemory,
+    icm_task,
+    plan_tasks,
+    table_task,
+    with_owners,
+)
 from hmrf_dask.fit.starts import IN_PARALLEL, pool_work
+from hmrf_dask.fit.suggestion import SAMPLE_ROWS as CHOICE_ROWS
+from hmrf_dask.flow.dataflow import Dataflow
 from hmrf_dask.jobs.inputs import Inputs
+from hmrf_dask.jobs.packs import packed
 from hmrf_dask.jobs.plan_sample import DocumentSample
 from hmrf_dask.jobs.rehearsal import BEGINNING, ENDING, STARTS, SURVEY, Rehearsal
 from hmrf_dask.kernels.exact import exact_zero
+from hmrf_dask.report.survey import MOST_SAMPLED
 from hmrf_dask.tasks.model import Settings
 from hmrf_dask.tasks.partitions import Facts
 from hmrf_dask.tasks.start_sample import start_sample_size
+from hmrf_dask.text.files import Place
 
 ITERATION, ROUND = "iterations", "refinement"
+CHOOSE, PAGE = "choose K", "write the report page"  # steps that work on a sample
+READING = ("count words", "read embeddings", "embed texts")  # steps of a task a pack
+ANY = 10**6  # more workers than there are
 ONCE = "what a process does once"
 
 
@@ -38,7 +58,7 @@ class StepTime:
     name: str
     alone: float
     shared: float = 0.0  # under as many workers as the rehearsal had
-    most: int = 10**6  # workers that can share it
+    most: int = ANY  # workers that can share it
 
     def seconds(self, workers: int, rehearsed: int) -> float:
         """Return its seconds under so many workers.
@@ -75,28 +95,58 @@ class Sizes:
     n_pairs: int
     n_linked: int  # documents that answers name
     facts: Facts
+    distortion: Distortion
+    n_packs: int  # of documents, each read by one task
 
     @staticmethod
     def of(inputs: Inputs, sample: DocumentSample, runs: Runs, n_pairs: int, named: int) -> Sizes:
         """Return the sizes, features as more documents bring more of them."""
         few, whole, part = runs[:3]
         n_all = max(sample.n_documents, whole.n_documents)
-        settings = _settings_of(inputs, whole.n_clusters)
+        settings, distortion = method_of(inputs, whole.n_clusters)
         facts = _facts_of(sample, whole, n_all)
         seen = [(run.n_documents, run.n_features) for run in (few, part, whole)]
         width = features_of(seen, n_all)
-        return Sizes(sample, settings, n_all, width, n_pairs=n_pairs, n_linked=named, facts=facts)
+        return Sizes(
+            sample, settings, n_all, width, n_pairs=n_pairs, n_linked=named, facts=facts,
+            distortion=distortion, n_packs=_n_packs(inputs),
+        )  # fmt: skip
 
     @property
     def dense(self) -> int:
         """K × d."""
         return self.settings.n_clusters * self.n_features
 
+    def owners(self, n_workers: int, n_features: int | None = None) -> int:
+        """Return how many owners centroids have on so many worker processes, as a fit decides."""
+        width = self.n_features if n_features is None else n_features
+        return n_owners(Workplaces(n_workers), self.settings, self.distortion, width)
 
-def _settings_of(inputs: Inputs, n_clusters: int) -> Settings:
+
+def _n_packs(inputs: Inputs) -> int:
+    """Return in how many packs a first run reads documents."""
+    files = [part for segment in inputs.segments for part in segment.parts()]
+    return len(packed(files, {}, Place(inputs.output), stop=False))
+
+
+class Workplaces(Dataflow):
+    """So many worker processes, for what a fit decides by their number."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    @property
+    def n_workers(self) -> int:
+        """How many there are."""
+        return self._number
+
+
+def method_of(inputs: Inputs, n_clusters: int) -> tuple[Settings, Distortion]:
+    """Return the settings and the distortion of a job with so many clusters."""
     method = inputs.job.method
     model = ESTIMATORS[method.name](**{**method.parameters, "n_clusters": n_clusters})
-    return model._settings(None, None)[0]
+    distortion = make_distortion(method.value_of("distortion") or "cosine")
+    return model._settings(None, None)[0], distortion
 
 
 def features_of(seen: Sequence[tuple[int, int]], n_documents: int) -> int:
@@ -170,6 +220,8 @@ class Times:
     sizes: Sizes
     once: float  # seconds before the first step
     kept: bool  # whether rows stay in memory
+    rehearsed: int  # threads or worker processes of the rehearsals
+    alone: bool  # whether they are threads
 
     @property
     def whole(self) -> Rehearsal:
@@ -187,14 +239,26 @@ class Times:
         return grown(part.steps.get(name, 0.0), self.whole.steps[name], sizes)
 
     def _linear(self) -> Iterator[StepTime]:
+        if CHOOSE in self.runs.few.steps:
+            yield StepTime(CHOOSE, 0.0, self._choosing(), most=IN_PARALLEL)
         for name in self.whole.steps:
             if name in (STARTS, BEGINNING, ENDING):
                 continue
-            if name == "choose K":  # on a sample of its own
-                yield StepTime(name, 0.0, self.whole.steps[name], most=IN_PARALLEL)
-                continue
             alone, slope = self._line(name)
-            yield StepTime(name, alone, slope * self.sizes.n_documents)
+            n_documents = self.sizes.n_documents
+            if name == PAGE and self.runs.part.n_documents < MOST_SAMPLED:
+                n_documents = min(n_documents, max(self.whole.n_documents, MOST_SAMPLED))
+            shared, most = slope * n_documents, ANY
+            if name in READING:  # rehearsals have a file for every worker
+                most = self.sizes.n_packs
+                shared *= self.rehearsed / min(self.rehearsed, most)
+            yield StepTime(name, alone, shared, most)
+
+    def _choosing(self) -> float:
+        """Return the seconds in which K is chosen, on a sample that has more rows than `few`."""
+        few = self.runs.few
+        n_rows = min(self.sizes.n_documents, CHOICE_ROWS)
+        return few.steps[CHOOSE] * n_rows / min(few.n_documents, CHOICE_ROWS)
 
     @property
     def _labelling(self) -> float:
@@ -205,15 +269,11 @@ class Times:
     def _fit(self) -> Iterator[StepTime]:
         n_all, n_whole, steps = self.sizes.n_documents, self.whole.n_documents, self.whole.steps
         more = n_all - n_whole
-        sample = start_sample_size(n_all, self.sizes.settings) / min(
-            n_whole, start_sample_size(n_whole, self.sizes.settings)
-        )
+        sample = self._start_rows(n_all) / self._start_rows(n_whole)
         begun = min(self._labelling * n_whole, steps[BEGINNING])
         labelled = begun + self._labelling * more + self._read_again()
         if steps[STARTS]:
-            known = self.sizes.n_linked if self.whole.n_answered else 0
-            work = self._pool_work(n_all, self.sizes.n_linked) / self._pool_work(n_whole, known)
-            yield StepTime(STARTS, 0.0, steps[STARTS] * sample * work, most=IN_PARALLEL)
+            yield StepTime(STARTS, 0.0, self._starts(), most=IN_PARALLEL)
             yield StepTime(BEGINNING, steps[BEGINNING] - begun, labelled)
         else:  # it has the one start, on the start sample
             yield StepTime(BEGINNING, (steps[BEGINNING] - begun) * sample, labelled)
@@ -224,6 +284,21 @@ class Times:
             alone, shared = self._iteration(which)
             yield StepTime(name, number * (alone + self._of_answers(which)), number * shared)
         yield StepTime(ENDING, steps[ENDING])
+
+    def _start_rows(self, n_documents: int) -> int:
+        return start_sample_size(n_documents, self.sizes.settings)
+
+    def _starts(self) -> float:
+        """Return the seconds of all starts: each iteration passes over rows, and K × d numbers.
+
+        Which of the two takes how much was not measured: the middle is between both.
+        """
+        sizes, whole = self.sizes, self.whole
+        rows = self._start_rows(sizes.n_documents) / self._start_rows(whole.n_documents)
+        known = sizes.n_linked if whole.n_answered else 0
+        work = self._pool_work(sizes.n_documents, sizes.n_linked)
+        work /= self._pool_work(whole.n_documents, known)
+        return whole.steps[STARTS] * work * (rows + sizes.n_features / whole.n_features) / 2
 
     def _pool_work(self, n_rows: int, known: int) -> float:
         return pool_work(self.sizes.settings, n_rows, known)
@@ -253,7 +328,7 @@ class Times:
         They are made of something fixed, of K × d numbers, and of rows, which take at most what
         it takes to label them all.
         """
-        runs = [run for run in self.runs[:3] if getattr(run, which) > 0]
+        runs = [run for run in self._alike() if getattr(run, which) > 0]
         if not runs or not getattr(self.whole, which):
             return 0.0, 0.0
         seconds = np.array([getattr(run, which) for run in runs])
@@ -265,19 +340,29 @@ class Times:
         alone, of_dense, of_rows = lsq_linear(parts, np.ones(len(runs)), (0.0, bounds)).x
         return float(alone + of_dense), float(of_rows) + self._read_again()
 
+    def _alike(self) -> list[Rehearsal]:
+        """Return the rehearsals whose centroids had owners if those of all documents have."""
+        few, whole, part = self.runs[:3]
+        n_workers = 0 if self.alone else self.rehearsed
+        owned = [self.sizes.owners(n_workers, n) for n in (few.n_features, None)]
+        return [few, whole, part] if bool(owned[0]) == bool(owned[1]) else [whole, part]
+
     def _read_again(self) -> float:
         """Return the seconds in which rows are read that do not stay in memory."""
         return 0.0 if self.kept else self._line(SURVEY)[1] * self.sizes.n_documents
 
     def _first_time(self) -> float:
-        """Return by how much the first rehearsal took longer than one that follows would."""
+        """Return by how much the first rehearsal took longer than one that follows would.
+
+        Kernels that it compiled are there for a run.
+        """
         few, seconds = self.runs.few, 0.0
         for name, took in few.steps.items():
-            if name not in self.whole.steps or name in (STARTS, "choose K"):
+            if name not in self.whole.steps or name == STARTS:
                 continue
             alone, slope = self._line(name)
             seconds += max(0.0, took - alone - slope * few.n_documents)
-        return seconds
+        return max(0.0, seconds - few.compiling)
 
 
 # ---- memory
@@ -293,37 +378,74 @@ class Memory:
     kept: bool
 
     def _added(self, workers: int) -> int:
-        """Return what rows and centroids add in a process that has its share of the rows."""
+        """Return what rows add in a process that has its share of them."""
         sizes, whole = self.sizes, self.whole
         before = whole.n_documents / self.rehearsed
         more = max(0.0, sizes.n_documents / workers - before)
         rows = more * ((whole.row_bytes if self.kept else 0.0) + ROW_TERMS)
-        return round(rows) + self._dense()
+        return round(rows)
 
-    def _dense(self) -> int:
-        """Return what more features add to arrays of centroids."""
-        n_clusters = self.sizes.settings.n_clusters
-        now = table_task(n_clusters, self.sizes.n_features).total
-        return max(0, now - table_task(n_clusters, self.whole.n_features).total)
+    def _arrays(self, n_features: int) -> int:
+        """Return the bytes of centroids, their table and sums where they are all in one process."""
+        return table_task(self.sizes.settings.n_clusters, n_features).total
 
     def driver(self, workers: int, *, alone: bool) -> int:
         """Return the peak of the driver, which on threads has all rows."""
-        own = replace(self, rehearsed=1)._added(1) if alone else self._dense()
-        threads = max(0, workers - self.rehearsed) if alone else 0
-        return self.whole.driver_peak + own + threads * self.sizes.facts.largest_block
+        whole = self.whole
+        if alone:
+            own = replace(self, rehearsed=1)._added(1)
+            own += max(0, self._arrays(self.sizes.n_features) - self._arrays(whole.n_features))
+            threads = max(0, workers - self.rehearsed)
+            return whole.driver_peak + own + threads * self.sizes.facts.largest_block
+        now = self._of_driver(self.sizes.n_features, workers)
+        return whole.driver_peak + max(0, now - self._of_driver(whole.n_features, self.rehearsed))
+
+    def _of_driver(self, n_features: int, workers: int) -> int:
+        """Return the bytes of centroids in the driver of workers: with owners a few at a time."""
+        if self.sizes.owners(workers, n_features):
+            return min(8 * self.sizes.settings.n_clusters * n_features, AT_A_TIME)
+        return self._arrays(n_features)
 
     def worker(self, workers: int) -> int:
         """Return the peak of each worker process."""
-        return self.whole.worker_peak + self._added(workers)
+        now = self._of_worker(self.sizes.n_features, workers)
+        before = self._of_worker(self.whole.n_features, self.rehearsed)
+        return self.whole.worker_peak + self._added(workers) + max(0, now - before)
+
+    def _of_worker(self, n_features: int, workers: int) -> int:
+        """Return the bytes of centroids in a worker: all, and what it holds as an owner of some."""
+        owners = self.sizes.owners(workers, n_features)
+        held = HELD * 8 * self.sizes.settings.n_clusters * (n_features + 1)
+        return self._arrays(n_features) + (held // owners if owners else 0)
 
 
-def tasks_of(sizes: Sizes, *, refining: bool) -> list[TaskMemory]:
-    """Return what the tasks of a fit need at most, by the arithmetic that a fit refuses by."""
-    settings = sizes.settings
+def tasks_of(sizes: Sizes, n_workers: int, *, refining: bool) -> list[TaskMemory]:
+    """Return what the tasks of a fit need at most, by the arithmetic that a fit refuses by.
+
+    It runs on so many worker processes, or with 0 on threads.
+    """
+    settings, owners = sizes.settings, sizes.owners(n_workers)
+    linked = icm_task(sizes.n_linked, sizes.n_pairs, settings) if sizes.n_pairs else None
+    start_rows = start_sample_size(sizes.n_documents, settings)
     tasks = plan_tasks(
-        sizes.facts, settings, sizes.n_features, pairs=None, refining=refining,
-        refining_starts=False,
+        sizes.facts, settings, sizes.n_features, linked=linked, refining=refining,
+        refining_starts=refines_all(settings, sizes.distortion, start_rows),
     )  # fmt: skip
-    if sizes.n_pairs:
-        tasks.append(icm_task(sizes.n_linked, sizes.n_pairs, settings))
-    return tasks
+    return with_owners(tasks, owners, n_workers) if owners else tasks
+
+
+def traffic_of(sizes: Sizes, n_workers: int) -> dict[str, int]:
+    """Return the most bytes of centroids that travel in an iteration; only those that changed do.
+
+    Owners send their own to all workers; without owners the driver sends all of them.
+
+    Returns
+    -------
+    dict
+        ``owners``, ``to_a_worker`` and ``from_the_driver``.
+    """
+    owners, every = sizes.owners(n_workers), 8 * sizes.dense if n_workers else 0
+    if not owners:
+        return {"owners": 0, "to_a_worker": every, "from_the_driver": every * n_workers}
+    own = every // owners if owners == n_workers else 0  # a worker without clusters gets all
+    return {"owners": owners, "to_a_worker": every - own, "from_the_driver": 0}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -30,10 +31,11 @@ from hmrf_dask.jobs.places import last_release, model_of
 from hmrf_dask.jobs.plan_sample import DocumentSample
 from hmrf_dask.jobs.rows import rows_of_release
 from hmrf_dask.jobs.run_job import run_job
+from hmrf_dask.progress import compile_seconds
 from hmrf_dask.text.files import Place
 from hmrf_dask.text.vectorise import corpus_of
 
-FIT = "fit"
+FIT, READY = "fit", "get ready"
 SURVEY, STARTS, BEGINNING = "survey the rows", "run the starts", "label all rows"
 ENDING = "end the fit"
 CENTROIDS = ("model", "state")  # folders with files of K × d numbers
@@ -60,6 +62,7 @@ class Rehearsal:
     driver_peak: int  # bytes of this process, so far
     worker_peak: int  # of the largest worker process, so far; 0 without any
     labelling: float  # giving every row its nearest cluster, once
+    compiling: float  # seconds, of all processes: kernels that were not on this machine before
 
     def least(self, other: Rehearsal) -> Rehearsal:
         """Return this one with the shorter time of each step, of two over the same documents.
@@ -98,11 +101,12 @@ def rehearse(
     """Run a job on the first documents of a sample, with other parameters of its method."""
     pairs = asked.answers(n_documents) if answered else []
     address = _written(asked, name, n_documents, pairs, method)
-    marks: list[tuple[str, float]] = []
+    marks = [(READY, time.time())]
+    compiled = sum(_of_processes(compile_seconds))  # workers import numba for it
 
     def mark(event: dict[str, Any]) -> None:
         """Note when a step begins."""
-        if "step" in event and (not marks or marks[-1][0] != event["step"]):
+        if "step" in event and marks[-1][0] != event["step"]:
             marks.append((event["step"], time.time()))
 
     with warnings.catch_warnings():  # of so few documents they say nothing
@@ -112,6 +116,7 @@ def rehearse(
         alone = [one.by_itself() for one in copied.segments]
         report = run_job(replace(copied, documents=Documents(alone, {})), tell=mark)
     marks.append(("", time.time()))
+    compiled = sum(_of_processes(compile_seconds)) - compiled
     seconds = {name: end - begin for (name, begin), (_, end) in pairwise(marks)}
     output = copied.output
     events = _events_of(output, report.run)
@@ -132,9 +137,19 @@ def rehearse(
         written=_size_of(output),
         n_answered=len({end for pair in pairs for end in pair[:2]}),
         driver_peak=peak_memory(),
-        worker_peak=_worker_peak(),
+        worker_peak=max(_of_processes(peak_memory)[1:], default=0),
         labelling=_labelling(model, corpus),
+        compiling=compiled,
     )
+
+
+@contextmanager
+def having_owners(number: int) -> Iterator[None]:
+    """Let the fits inside have so many owners, as the fit of all documents has."""
+    import dask
+
+    with dask.config.set({"hmrf.owners": str(number)}):
+        yield
 
 
 # ---- the copy that runs
@@ -252,9 +267,10 @@ def _labelling(model: Any, corpus: Corpus) -> float:
     return min(took)
 
 
-def _worker_peak() -> int:
+def _of_processes(function: Callable[[], float]) -> list[Any]:
+    """Return what a function returns in this process, and in all worker processes."""
     client = active_client()
-    return 0 if client is None else max(client.run(peak_memory).values(), default=0)
+    return [function(), *([] if client is None else client.run(function).values())]
 
 
 def _size_of(output: str) -> int:

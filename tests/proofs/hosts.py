@@ -16,12 +16,21 @@ from tests.support.job_corpus import JobCorpus
 
 N_DOCUMENTS = 3000
 METHOD = {"n_clusters": 12, "n_init": 4}
+N_OWNERS = 3
+WORDS = " ".join(f"word{number}" for number in range(40_000))  # so wide that no owner has all
 
 
 def three_hosts() -> Figures:
-    """Run from and to S3 on hosts of 1 Gbit/s: one joins mid-run, then one is cut off."""
+    """Run from and to S3 on hosts of 1 Gbit/s: one joins mid-run, then one is cut off.
+
+    Once sums and centroids are the driver's, and once those of three owners.
+    """
     if why := no_hosts():
         return {"skipped": why}
+    return {"by the driver": _run_on_hosts(0), "over owners": _run_on_hosts(N_OWNERS)}
+
+
+def _run_on_hosts(n_owners: int) -> Figures:
     with (
         hosts(4) as network,
         bucket(network.address) as files,
@@ -29,12 +38,13 @@ def three_hosts() -> Figures:
     ):
         folder = Path(name)
         corpus = JobCorpus(folder)
-        for name, data in corpus.files(corpus.draw(N_DOCUMENTS)).items():
+        for name, data in corpus.files(corpus.draw(N_DOCUMENTS, words=WORDS)).items():
             files.pipe_file(f"{BUCKET}/{name}", data)
         files.pipe_file(f"{BUCKET}/answers.csv", corpus.answers(60))
         hmrf(folder, "run", str(_job(corpus, "threads")), "--threads=2")
         first, second, cut, joins = network.hosts
         with dask_processes(folder, 4, places=(first, second, cut)) as processes:
+            processes.environment["DASK_HMRF__OWNERS"] = str(n_owners)
             running = _driver(processes, _job(corpus, "hosts", processes), first)
             _until(folder / "events.jsonl", '"phase": "fit"', running)
             processes.worker(host=joins)
@@ -42,6 +52,7 @@ def three_hosts() -> Figures:
             cut.cut_off()
             sent, began = cut.sent_and_received(), time.perf_counter()
             unreleased = not files.exists(f"{BUCKET}/hosts/releases/00001.json")
+            tasks = _tasks_of(processes)
             said = running.communicate(timeout=LONGEST)[1].decode()
         return {
             "exit_code": running.returncode,
@@ -50,8 +61,26 @@ def three_hosts() -> Figures:
             "seconds_after_the_cut": round(time.perf_counter() - began, 1),
             "sent_after_the_cut": cut.sent_and_received()[0] - sent[0],
             "MB_of_the_one_that_joined": round(sum(joins.sent_and_received()) / 1e6, 1),
+            "owned": "remake" in tasks,
             "same_bits": published(files, "hosts") == published(files, "threads"),
         }
+
+
+def _tasks_of(processes: DaskProcesses) -> str:
+    """Return the names of all kinds of tasks that a scheduler has seen."""
+    code = (
+        "import sys; from distributed import Client; "
+        "print(*Client(scheduler_file=sys.argv[1], timeout=60).run_on_scheduler("
+        "lambda dask_scheduler: list(dask_scheduler.task_prefixes)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, processes.scheduler_file],
+        env=processes.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
 
 
 def _job(corpus: JobCorpus, output: str, processes: DaskProcesses | None = None) -> Path:
@@ -60,6 +89,7 @@ def _job(corpus: JobCorpus, output: str, processes: DaskProcesses | None = None)
     job = corpus.write_job(
         resource={"path": f"{BUCKET}/documents/*.jsonl.gz"},
         method=METHOD,
+        text={"min_df": 1},
         output=f"{BUCKET}/{output}",
         **where,
     )
@@ -107,13 +137,15 @@ def scale() -> Figures:
 HOST_ROWS: tuple[Row, ...] = (
     Row(
         "three-hosts",
-        "from and to S3 on hosts of 1 Gbit/s, one joins mid-run, one is cut off: the same bits",
+        "from and to S3 on hosts of 1 Gbit/s, one joins, one is cut off, with and without owners",
         three_hosts,
-        lambda f: (
-            f["exit_code"] == 0
-            and f["cut_off_before_the_release"]
-            and f["same_bits"]
-            and f["MB_of_the_one_that_joined"] > 1
+        lambda f: all(
+            found["exit_code"] == 0
+            and found["cut_off_before_the_release"]
+            and found["same_bits"]
+            and found["MB_of_the_one_that_joined"] > 1
+            and found["owned"] == (way == "over owners")
+            for way, found in f.items()
         ),
     ),
     Row(

@@ -62,8 +62,10 @@ def bucket(address: str = "127.0.0.1") -> Iterator[Any]:
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    files = fsspec.filesystem("s3")
-    files.makedirs(BUCKET)
+    files = fsspec.filesystem("s3", skip_instance_cache=True)  # which knows a former server
+    if files.exists(BUCKET):  # moto keeps what a former server of this process had
+        files.rm(BUCKET, recursive=True)
+    files.makedirs(BUCKET, exist_ok=True)
     yield files
     server.stop()
 

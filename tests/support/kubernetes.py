@@ -30,6 +30,7 @@ RESOURCES: Mapping[str, tuple[str, str, bool]] = {
     "pods": ("v1", "Pod", True),
     "services": ("v1", "Service", True),
     "configmaps": ("v1", "ConfigMap", False),
+    "secrets": ("v1", "Secret", False),
     "events": ("v1", "Event", False),
     "namespaces": ("v1", "Namespace", True),
     "serviceaccounts": ("v1", "ServiceAccount", False),

@@ -1,8 +1,9 @@
 """A Kubernetes of one process, on which deploy/kubernetes is tried where there is no cluster.
 
 Of the node that would run pods the first container of each is started as a process of this machine,
-with an address of its own on loopback, its ConfigMaps as folders, and services have names. There
-are no images, limits, probes or network policies. Dask's own operator is a process, too.
+with an address of its own on loopback, its ConfigMaps and Secrets as folders, and services have
+names. There are no images, limits, probes or network policies. Dask's own operator is a process,
+too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.support.names import named_hosts
 
 
 class Node:
-    """Starts and ends the processes of pods; it makes one pod of each deployment."""
+    """Starts and ends the processes of pods; those of deployments are not started again."""
 
     def __init__(self, objects: Objects, folder: Path, environment: Mapping[str, str]) -> None:
         self.objects = objects
@@ -54,18 +55,17 @@ class Node:
     def _notice(self, plural: str, what: str, content: JSON) -> None:
         name = content["metadata"]["name"]
         if plural == "deployments" and what == "ADDED":
-            template = copy.deepcopy(content["spec"]["template"])
             owner = {
                 "apiVersion": "apps/v1",
                 "kind": "Deployment",
                 "name": name,
+                "uid": content["metadata"]["uid"],
                 "controller": True,
             }
-            template["metadata"] |= {
-                "name": f"{name}-0",
-                "ownerReferences": [owner | {"uid": content["metadata"]["uid"]}],
-            }
-            self.objects.create("pods", template)
+            for number in range(content["spec"].get("replicas", 1)):
+                template = copy.deepcopy(content["spec"]["template"])
+                template["metadata"] |= {"name": f"{name}-{number}", "ownerReferences": [owner]}
+                self.objects.create("pods", template)
         elif plural == "pods" and what == "ADDED":
             self._start(content)
         elif plural == "pods" and (what == "DELETED" or "deletionTimestamp" in content["metadata"]):
@@ -101,19 +101,29 @@ class Node:
 
     def _folders(self, pod: JSON, container: JSON) -> dict[str, Path]:
         """Return the folders of this machine that stand for what a container mounts."""
-        maps = {
-            v["name"]: v["configMap"]["name"]
-            for v in pod["spec"].get("volumes", [])
-            if "configMap" in v
-        }
-        folders = {}
+        volumes = {one["name"]: one for one in pod["spec"].get("volumes", [])}
+        folders, files = {}, []
         for mount in container.get("volumeMounts", []):
-            if mount["name"] in maps:
-                folder = folders[mount["mountPath"]] = self.folder / maps[mount["name"]]
+            if found := self._files(volumes[mount["name"]]):
+                folder = folders[mount["mountPath"]] = self.folder / found[0]
                 folder.mkdir(exist_ok=True)
-                for file, text in self.objects.get("configmaps", folder.name)["data"].items():
-                    (folder / file).write_text(text)
+                files += [(folder / name, text) for name, text in found[1].items()]
+        for path, text in files:
+            for place, folder in folders.items():
+                text = text.replace(f" {place}/", f" {folder}/")
+            if not path.exists() or path.read_text() != text:  # another pod may be reading it
+                path.write_text(text)
         return folders
+
+    def _files(self, volume: JSON) -> tuple[str, dict[str, str]] | None:
+        """Return the name of a ConfigMap or a Secret that a volume is, and what is in it."""
+        if "configMap" in volume:
+            name = volume["configMap"]["name"]
+            return name, self.objects.get("configmaps", name)["data"]
+        if "secret" in volume:
+            name = volume["secret"]["secretName"]
+            return name, self.objects.get("secrets", name)["stringData"]
+        return None
 
     def _set_status(self, name: str, status: JSON) -> None:
         pod = copy.deepcopy(self.objects.get("pods", name))

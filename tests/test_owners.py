@@ -10,6 +10,7 @@ import logging
 import os
 import pickle
 import re
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -181,7 +182,7 @@ def test_processes_of_a_machine_see_one_model(
 
 def test_workers_of_one_process_lead_together(owned: Client) -> None:
     places = sorted(owned.scheduler_info()["workers"])
-    assert owners.machines_of(DaskFlow(), places) == {}
+    assert owners.machines_of(DaskFlow()) == (places, {})
 
 
 def test_who_leads_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,13 +193,27 @@ def test_who_leads_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         "d": tasks.Process("second", 1, 8),
     }
     flow = dataflow.Inline()
+    monkeypatch.setattr(flow, "workers", lambda: list(there))
     monkeypatch.setattr(flow, "lazy_at", lambda place, _function: there[place])
     first = tasks.Machine("a", 7)
-    assert owners.machines_of(flow, list(there)) == {
-        "a": first,
-        "b": tasks.Machine("b", 7),
-        "c": first,
-    }
+    machines = {"a": first, "b": tasks.Machine("b", 7), "c": first}
+    assert owners.machines_of(flow) == (list(there), machines)
+
+
+def test_a_worker_that_goes_while_it_is_asked_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow, left = dataflow.Inline(), [["a", "b"], ["b"]]
+    monkeypatch.setattr(flow, "workers", lambda: left.pop(0) if len(left) > 1 else left[0])
+
+    def asked(place: str, _function: Any) -> tasks.Process:
+        if place == "a":
+            raise LostOwnerError("gone")
+        return tasks.Process("first", 1, 2)
+
+    monkeypatch.setattr(flow, "lazy_at", asked)
+    assert owners.machines_of(flow) == (["b"], {})
+    left[:] = [["a"]]
+    with pytest.raises(ClusterError, match="lost 10 times as they were asked where they are"):
+        owners.machines_of(flow)
 
 
 @pytest.mark.long
@@ -207,16 +222,20 @@ def test_who_leads_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     ["changed_by", "add_changes", "hand_over", "remake", "rows_since", "assembled", "shown_model"],
 )
 @pytest.mark.parametrize("n_dying", [1, 2])
-def test_workers_that_die_as_owners(process_client: Client, name: str, n_dying: int) -> None:
+def test_workers_that_die_as_owners(
+    process_client: Client, name: str, n_dying: int, tmp_path: Path
+) -> None:
     process_client.wait_for_workers(2, timeout=60)
-    addresses = sorted(process_client.scheduler_info()["workers"])[:n_dying]
-    pids = process_client.run(os.getpid, workers=addresses)
+    before = set(process_client.run(os.getpid).values())
     big = text_case(n_rows=120, n_features=70_000, n_clusters=3, n_pairs=60, init="random")
     with dask.config.set({"hmrf.owners": 2}):
-        process_client.run(dies_at, name, 2, workers=addresses)
+        process_client.run(dies_at, name, 2, str(tmp_path), n_dying)
         assert big.answer(3) == answer(big)
+    died = len(list(tmp_path.iterdir()))
+    shutil.rmtree(tmp_path)  # those that were not asked live
     process_client.wait_for_workers(2, timeout=60)
-    assert not set(pids.values()) & set(process_client.run(os.getpid).values())
+    assert died == len(before - set(process_client.run(os.getpid).values()))
+    assert 1 <= died <= n_dying
 
 
 @pytest.fixture
@@ -225,7 +244,9 @@ def leaving() -> Iterator[Any]:
     address = "127.0.0.1:0"
     with (
         dask.config.set({"hmrf.no-progress-timeout": "5 s", "hmrf.no-workers-timeout": "5 s"}),
-        LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=address) as own,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=address
+        ) as own,
         Client(own),
     ):
         first = own.workers[0]

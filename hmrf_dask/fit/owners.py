@@ -13,7 +13,7 @@ import tempfile
 import uuid
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -23,9 +23,15 @@ import numpy as np
 
 from hmrf_dask.checkpoints.records import CheckpointStore, LabelsFile
 from hmrf_dask.distortions.base import Distortion, Remade, TableDistortion
-from hmrf_dask.errors import ConfigurationError, HmrfError, RunDirectoryError
+from hmrf_dask.errors import (
+    ClusterError,
+    ConfigurationError,
+    HmrfError,
+    LostOwnerError,
+    RunDirectoryError,
+)
 from hmrf_dask.fit.problem import Problem
-from hmrf_dask.flow.clients import no_progress, setting
+from hmrf_dask.flow.clients import AGAIN, no_progress, setting
 from hmrf_dask.flow.cluster import least_memory
 from hmrf_dask.flow.dataflow import Dataflow, Lazy, share_array, tree
 from hmrf_dask.flow.graphs import Joined
@@ -41,6 +47,7 @@ EACH = 2**17  # numbers an owner has at least
 MOST = 256  # owners: fewer than workers, and the link of each is what all wait for
 AT_A_TIME = 2**25  # bytes of centroids that are brought here at the end; more lie in a file
 HELD = 64  # bytes of an owner for each number, in a worker that has much else to hold
+TIMES = 10  # that workers are asked where they are, as some of them go
 REMEMBERED = 64  # names of what died, for owners that were busy when it did
 
 
@@ -96,20 +103,16 @@ class Owners:
 
     def move(self) -> None:
         """Give all clusters to workers that are there now; what others had is lost."""
-        self.workers = places = self.flow.workers()
-        self._machines = machines_of(self.flow, places)
-        leading = sorted(places, key=self._follows)  # leaders first
-        if len(self.ranges) <= len(leading) - sum(map(self._follows, leading)):
-            leading = [place for place in leading if not self._follows(place)]
-        self.places = [leading[number % len(leading)] for number in range(len(self.ranges))]
+        self.workers, self._machines = machines_of(self.flow)
+        places = self.workers
+        leaders = leaders_of(places, self._machines)
+        followers = [place for place in places if place not in leaders]
+        owning = leaders if len(self.ranges) <= len(leaders) else [*leaders, *followers]
+        self.places = [owning[number % len(owning)] for number in range(len(self.ranges))]
         homes = self.flow.homes(self._rows)
         runs = np.arange(len(homes)) * len(places) // max(len(homes), 1)  # of rows read each time
         self._homes = [home or f"run {run}" for home, run in zip(homes, runs, strict=True)]
         self._metric: tuple[Any, FloatArray, Lazy] | None = None
-
-    def _follows(self, place: str) -> bool:
-        """Return whether another process makes what this worker needs of all clusters."""
-        return place in self._machines and self._machines[place].leader != place
 
     def each(self, function: Callable[..., Any], *arguments: Any) -> list[Lazy]:
         """Return lazily what a task returns at every owner."""
@@ -118,8 +121,9 @@ class Owners:
     def at(self, number: int, function: Callable[..., Any], *arguments: Any) -> Lazy:
         """Return lazily what a task returns at one owner."""
         place = self.places[number]
-        machine = None if self._follows(place) else self._machines.get(place)
-        visit = tasks.Visit(*self.ranges[number], tuple(self.dead), machine)
+        machine = self._machines.get(place)
+        led = machine if machine is not None and machine.leader == place else None
+        visit = tasks.Visit(*self.ranges[number], tuple(self.dead), led)
         return self.flow.lazy_at(place, function, visit, *arguments)
 
     def metric(self, model: Model) -> Lazy:
@@ -348,12 +352,12 @@ class Owners:
         return Joined(whole_models.assembled_ready, model.arguments)
 
 
-def machines_of(flow: Dataflow, places: Sequence[str]) -> dict[str, tasks.Machine]:
-    """Return the machine of each worker that shares one with other processes.
+def machines_of(flow: Dataflow) -> tuple[list[str], dict[str, tasks.Machine]]:
+    """Return the workers, and the machine of each that shares one with other processes.
 
     Workers that are in the leader's process lead as it does: they have its memory.
     """
-    found = flow.compute([flow.lazy_at(place, tasks.process_here) for place in places])
+    places, found = _processes(flow)
     processes = dict(zip(places, found, strict=True))
     together = defaultdict(list)
     for place, process in processes.items():
@@ -365,7 +369,24 @@ def machines_of(flow: Dataflow, places: Sequence[str]) -> dict[str, tasks.Machin
             for place in members:
                 same = processes[place].number == processes[first].number
                 machines[place] = tasks.Machine(place if same else first, n_threads)
-    return machines
+    return places, machines
+
+
+def leaders_of(places: Sequence[str], machines: Mapping[str, tasks.Machine]) -> list[str]:
+    """Return the workers that need nothing of another one on their machine."""
+    return [place for place in places if place not in machines or machines[place].leader == place]
+
+
+def _processes(flow: Dataflow) -> tuple[list[str], list[tasks.Process]]:
+    """Return the workers that are there, and the process of each: one may go while it is asked."""
+    for _ in range(TIMES):
+        places = flow.workers()
+        with suppress(LostOwnerError):
+            return places, flow.compute([flow.lazy_at(at, tasks.process_here) for at in places])
+    raise ClusterError(
+        f"workers must stay for a moment, got one of them lost {TIMES} times as they were "
+        f"asked where they are; see why they die (for want of memory?), and {AGAIN}"
+    )
 
 
 def _leave(flow: Dataflow, fit: str) -> None:
@@ -415,9 +436,8 @@ def n_owners(flow: Dataflow, settings: Settings, distortion: Distortion, n_featu
 
 def _places(flow: Dataflow, size: int) -> int:
     """Return in how many processes K × d numbers are: one a machine, more where memory is short."""
-    places = flow.workers()
-    machines = machines_of(flow, places)
-    n_leaders = sum(place not in machines or machines[place].leader == place for place in places)
+    places, machines = machines_of(flow)
+    n_leaders = len(leaders_of(places, machines))
     return min(len(places), max(n_leaders, HELD * size // least_memory()))
 
 

@@ -74,8 +74,19 @@ def wait_for(
 
 
 def _cancel(client: Any, futures: Sequence[Any]) -> None:
+    """Want futures no more, whoever holds them: the scheduler forgets what nobody wants.
+
+    It is what `Client.cancel` ends with. What that does before ends the client's connection where
+    a task that nobody wants needs one that is cancelled (`assert ts.who_wants`).
+    """
+
+    def release() -> None:
+        """Release the keys, on the client's loop."""
+        for key in {future.key for future in futures}:
+            client._release_key(key)
+
     with suppress(Exception):
-        ask(client, "tasks must be cancelled", lambda: client.cancel(list(futures)), seconds=3)
+        ask(client, "tasks must be cancelled", release, seconds=3)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +20,7 @@ from hmrf_dask.fit import preparation
 from hmrf_dask.fit import preparation as fit_preparation
 from hmrf_dask.fit.candidates import Turn, run_candidate
 from hmrf_dask.fit.preparation import TaskMemory, check_memory, linked_task, plan_tasks
+from hmrf_dask.flow.cluster import peak_memory
 from hmrf_dask.flow.dataflow import FAN
 from hmrf_dask.kernels.sums import Sums, add_sums
 from hmrf_dask.rows.block import RowBlock
@@ -206,3 +209,10 @@ def test_a_start_that_is_not_refined_is_planned_without_summands(
     counted = {task.name: {name for name, _ in task.parts} for task in plan}
     assert ("its summands" in counted["a start"]) == refining_starts
     assert "its summands" in counted["a task of first variation"]
+
+
+def test_the_peak_of_a_process_is_its_own() -> None:
+    large = np.ones(2**27)  # a gibibyte, of the process that starts the other one
+    code = "from hmrf_dask.flow.cluster import peak_memory; print(peak_memory())"
+    printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    assert 2**24 < int(printed.stdout) < large.nbytes <= peak_memory()

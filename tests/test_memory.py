@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -57,11 +58,12 @@ def test_memory_stays_as_long_as_a_view_shows_it() -> None:
         assert (part.view(np.int64) == 7).all()
 
 
-def test_nothing_is_kept_when_no_fit_runs() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_nothing_is_kept_when_no_fit_runs(shared: bool) -> None:
     from hmrf_dask.kernels import threads as module
 
-    kept = module._kept
-    with buffers_kept():
+    kept = module._shared if shared else module._plain
+    with module.shared_buffers() if shared else nullcontext(), buffers_kept():
         with buffers_kept():
             del_me = buffer(LARGE, np.int64)
             del del_me

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hmrf_dask.tasks.owners import PIECE
+from hmrf_dask.tasks.whole_models import PIECE
 
 NUMBER = 8  # bytes
 ENTRY = 16  # bytes of a place and a number

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -436,9 +437,13 @@ def test_only_centroids_that_changed_travel(monkeypatch: pytest.MonkeyPatch) -> 
         del model
     held, before = whole_models.assembled(version(5, -rows, 4), metric), (-rows).tobytes()
     peers.sent.clear()
-    other = whole_models.assembled(version(6, rows, 5), metric)  # while a task has the one before
+    sixth = version(6, rows, 5)
+    other = whole_models.assembled(sixth, metric)  # while a task has the one before
     assert peers.sent == [2, 2, 2, 2, 1]
     assert (held.centroids.tobytes(), other.centroids.tobytes()) == (before, rows.tobytes())
+    assert whole_models.assembled(sixth, metric) is other
+    with pytest.raises(LostOwnerError, match=r"the last model of its fit, got 3\.105"):
+        whole_models.assembled(version(5, -rows, 4), metric)  # others may see what would go
     del held, other
     last = version(7, rows, None)
     tasks._held.pop(("3.7", 4))
@@ -446,6 +451,29 @@ def test_only_centroids_that_changed_travel(monkeypatch: pytest.MonkeyPatch) -> 
         whole_models.assembled(last, metric)
     assert "3" not in whole_models._wholes  # half of it is of another version
     whole_models.leave("3")
+    assert not whole_models._assembled
+    assert not whole_models._wholes
+    assert not whole_models._keeping
+
+
+def test_a_fit_that_ends_while_its_model_is_made_leaves_nothing() -> None:
+    class Ending:
+        """Stands for a distortion: meanwhile the fit ends, on another thread."""
+
+        def make_ready(self, _table: Any, *, dense: bool) -> None:
+            assert not dense
+            ending = threading.Thread(target=whole_models.leave, args=("4",))
+            ending.start()
+            ending.join()
+
+        def table(self, centroids: Any, *_metric: Any) -> Any:
+            return centroids
+
+    metric: Any = (Ending(), np.ones(5))
+    tasks._hold("4.1", 0, Model(*metric, np.ones((2, 5))))
+    where = whole_models.Places("4.1", (2, 5), (("elsewhere", 0, 2),), Counting(), {})
+    sketch = whole_models.Sketch("4.2", where, tasks.Numbers(0.0, 43), None, None, False)
+    assert whole_models.assembled_ready(sketch, metric).centroids.tolist() == [[1.0] * 5] * 2
     assert not whole_models._assembled
     assert not whole_models._wholes
     assert not whole_models._keeping

@@ -46,7 +46,7 @@ def room(size: int) -> AnyArray:
         return buffer((size,), np.uint8)
 
 
-def told_by_another_process(value: Packed) -> Written:
+def seen_by_another_process(value: Packed) -> Written:
     """Return what a process of its own prints of a value, after it changed its large array."""
     done = subprocess.run(
         [sys.executable, "-c", OTHER], input=pickle.dumps(value), capture_output=True, check=True
@@ -63,7 +63,7 @@ def test_another_process_has_the_very_arrays() -> None:
         large[...] = 3.0
         value = {"large": large[10:200], "small": np.arange(3), "few": np.zeros(0)}
         pack, _held = packed(value, room)
-        found = told_by_another_process(pack)
+        found = seen_by_another_process(pack)
         assert found == Written(machine(), "0 [0, 1, 2] []")
         assert (large[10:200] == 4.0).all()
         assert (large[:10] == 3.0).all()
@@ -75,7 +75,7 @@ def test_large_arrays_that_lie_elsewhere_are_copied_once_and_held() -> None:
     large = np.full(LEAST, 2.0)
     pack, held = packed({"large": large, "small": np.arange(2), "few": np.zeros(1)}, room)
     assert sum(isinstance(piece, Piece) for piece in pack.pieces) == 1
-    told_by_another_process(pack)
+    seen_by_another_process(pack)
     assert (large == 2.0).all()
     mapped = Mapped().value(pack)
     assert (mapped["large"] == 3.0).all()
@@ -97,6 +97,31 @@ def test_memory_is_used_again_and_given_back_at_the_end() -> None:
         del again
     gc.collect()
     assert len(shared_memory._memories.places) == before
+
+
+@linux
+def test_memory_of_a_leader_that_ended_is_let_go_of() -> None:
+    packs = [packed(shared_memory.make(LEAST), room) for _ in range(2)]
+    mapped = Mapped()
+    mapped.value(packs[0][0])
+    mapped._process = 1  # as if that one had been it
+    mapped.value(packs[1][0])
+    (piece,) = packs[1][0].pieces
+    assert isinstance(piece, Piece)
+    assert list(mapped._known) == [piece.place.name]
+
+
+@linux
+def test_where_memory_is_refused_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_name: str) -> int:
+        raise OSError("not here")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    gc.collect()
+    large = np.full((STEP // 8 + 1,), 2.0)
+    pack, _held = packed({"large": large, "small": np.arange(2), "few": np.zeros(1)}, room)
+    assert not any(isinstance(piece, Piece) for piece in pack.pieces)
+    assert (Mapped().value(pack)["large"] == 2.0).all()
 
 
 @linux
@@ -122,4 +147,4 @@ def test_a_machine_without_such_memory_is_one_process(monkeypatch: Any) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     alone = machine()
     assert alone == machine()
-    assert alone == shared_memory._alone
+    assert alone == f"{shared_memory._alone} {os.getpid()}"

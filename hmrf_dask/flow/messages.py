@@ -12,18 +12,21 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any
 
-from hmrf_dask.errors import HmrfError, LostOwnerError
+from hmrf_dask.errors import LostOwnerError
 
 OPERATION = "hmrf_ask"  # of Dask's workers, by the name that their peers call it
-CONNECTING = 5.0  # seconds
+CONNECTING = 10.0  # seconds
 AT_ONCE = 8  # requests under way: as many answers at most are in memory
 
 
+# Many may wait for one model, and that for another process; Dask's own threads are few.
+ANSWERS = ThreadPoolExecutor(2**12, "hmrf-answers")
 _answering: ContextVar[Any] = ContextVar("answering")  # the worker, where it answers a request
 
 
@@ -69,7 +72,7 @@ class Peers:
                     )
                 for future in done:
                     number = under_way.pop(future)
-                    yield number, _answer(future, asked[number][0])
+                    yield number, future.result()
         finally:
             for future in under_way:
                 future.cancel()
@@ -94,11 +97,15 @@ async def _call(
     from distributed.core import clean_exception
     from distributed.protocol.pickle import dumps
 
-    # Dask tries for long to reach a process that is gone, and the thread that waits for that is
-    # one that the fit needs.
-    worker.rpc.reuse(address, await worker.rpc.connect(address, timeout=CONNECTING))
     request = dumps((function, arguments))
-    reply = await getattr(worker.rpc(address), OPERATION)(request=request)
+    try:
+        # Dask tries for long to reach a process that is gone, and the thread that waits for that is
+        # one that the fit needs.
+        worker.rpc.reuse(address, await worker.rpc.connect(address, timeout=CONNECTING))
+        reply = await getattr(worker.rpc(address), OPERATION)(request=request)
+    except (OSError, TimeoutError) as error:
+        what = str(error) or type(error).__name__
+        raise LostOwnerError(f"{address} must answer, got {what}; see what its log says") from error
     if not reply:  # no operation of that name
         raise LostOwnerError(f"{address} must answer, got a worker that has run no task yet")
     error = None if reply["status"] == "OK" else clean_exception(**reply)[1]
@@ -130,19 +137,10 @@ async def _answered(worker: Any, request: bytes) -> dict[str, Any]:
     from distributed.protocol.serialize import to_serialize
 
     function, arguments = loads(request)
-    _answering.set(worker)  # for this request: each has a context of its own
+    _answering.set(worker)  # for this connection
+    call = partial(copy_context().run, function, *arguments)
     try:
-        result = await asyncio.to_thread(function, *arguments)
+        result = await asyncio.get_running_loop().run_in_executor(ANSWERS, call)
     except Exception as error:  # noqa: BLE001 - it is for who asked
         return dict(error_message(error))
     return {"status": "OK", "result": to_serialize(result)}
-
-
-def _answer(future: Future[Any], address: str) -> Any:
-    try:
-        return future.result()
-    except HmrfError:
-        raise
-    except Exception as error:
-        what = str(error) or type(error).__name__
-        raise LostOwnerError(f"{address} must answer, got {what}; see what its log says") from error

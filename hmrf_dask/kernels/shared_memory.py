@@ -21,7 +21,7 @@ import numpy as np
 from hmrf_dask.types import AnyArray
 
 LEAST = 2**16  # bytes of an array that is sooner mapped than copied
-_alone = uuid.uuid4().hex  # no other process has it
+_alone = uuid.uuid4().hex  # no other process has it, but those that are forked
 _NAMESPACES = ("pid", "user", "net")  # processes of containers and of networks stay apart
 
 
@@ -57,13 +57,14 @@ def machine() -> str:
     >>> machine() == machine()
     True
     """
+    alone = f"{_alone} {os.getpid()}"
     if not hasattr(os, "memfd_create"):
-        return _alone
+        return alone
     try:
         spaces = [str(Path(f"/proc/self/ns/{name}").stat().st_ino) for name in _NAMESPACES]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return _alone
+        return alone
     return " ".join([boot, str(os.getuid()), *spaces])
 
 
@@ -93,7 +94,7 @@ class _Memories:
 
     def piece(self, first: int, size: int) -> Piece | None:
         """Return the piece of memory at an address, if it can be mapped."""
-        for address, place in tuple(self.places.items()):
+        for address, place in self.places.copy().items():
             if address <= first and first + size <= address + place.size:
                 return Piece(place, first - address, size)
         return None
@@ -103,10 +104,10 @@ _memories = _Memories()
 make = _memories.make
 
 
-def packed(value: Any, room: Callable[[int], AnyArray]) -> tuple[Packed, Any]:
+def packed(value: Any, memory_of: Callable[[int], AnyArray]) -> tuple[Packed, Any]:
     """Return a value for other processes, and what must be held as long as they have it.
 
-    Large arrays elsewhere are copied to memory that `room` gives.
+    Large arrays elsewhere are copied to memory that `memory_of` gives.
     """
     arrays: list[pickle.PickleBuffer] = []
     frame = pickle.dumps(value, 5, buffer_callback=arrays.append)
@@ -116,7 +117,7 @@ def packed(value: Any, room: Callable[[int], AnyArray]) -> tuple[Packed, Any]:
         whole = np.frombuffer(array.raw(), np.uint8)
         piece = _memories.piece(whole.ctypes.data, whole.nbytes) if whole.nbytes else None
         if piece is None and whole.nbytes >= LEAST:
-            copies.append(room(whole.nbytes))
+            copies.append(memory_of(whole.nbytes))
             copies[-1][...] = whole
             piece = _memories.piece(copies[-1].ctypes.data, whole.nbytes)
         pieces.append(whole.tobytes() if piece is None else piece)
@@ -133,6 +134,7 @@ class Mapped:
     """
 
     def __init__(self) -> None:
+        self._process = 0  # whose memory it is
         self._known: dict[str, memoryview] = {}
 
     def value(self, packed: Packed) -> Any:
@@ -144,6 +146,8 @@ class Mapped:
 
     def _array(self, piece: Piece) -> memoryview:
         place = piece.place
+        if place.process != self._process:  # the one before ended, or memory of it would stay
+            self._process, self._known = place.process, {}
         if place.name not in self._known:
             self._known[place.name] = memoryview(_mapped(place))
         return self._known[place.name][piece.first : piece.first + piece.size]

@@ -136,7 +136,14 @@ def _new(size: int) -> AnyArray:
     return np.empty(size + LINE, np.uint8)
 
 
-_plain, _shared = _Kept(_new), _Kept(lambda size: shared_memory.make(size + LINE))
+def _new_shared(size: int) -> AnyArray:
+    try:
+        return shared_memory.make(size + LINE)
+    except OSError:  # it is refused here: what lies elsewhere is sent, not shown
+        return _new(size)
+
+
+_plain, _shared = _Kept(_new), _Kept(_new_shared)
 _pool: ContextVar[_Kept] = ContextVar("pool", default=_plain)
 
 
@@ -145,7 +152,7 @@ def buffer(shape: tuple[int, ...], dtype: type[np.generic]) -> AnyArray:
     size = math.prod(shape) * np.dtype(dtype).itemsize
     rounded = -(-size // STEP) * STEP
     pool = _pool.get()
-    plain = size < STEP and pool is _plain
+    plain = size < (STEP if pool is _plain else shared_memory.LEAST)
     memory = _new(size) if plain else np.asarray(_Loan(rounded, pool))
     first = -memory.ctypes.data % LINE
     return memory[first : first + size].view(dtype).reshape(shape)

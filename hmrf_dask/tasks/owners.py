@@ -31,7 +31,7 @@ from hmrf_dask.tasks import parcels
 from hmrf_dask.tasks.cluster_totals import Clusters
 from hmrf_dask.tasks.first_variation import column_weights
 from hmrf_dask.tasks.model import COLUMNS, Model, without_sum
-from hmrf_dask.tasks.parcels import Changes, has_left, taken
+from hmrf_dask.tasks.parcels import Changes, fit_of, has_left, taken
 from hmrf_dask.types import BoolArray, FloatArray, IntArray, Sized
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Made(NamedTuple):
 _held: dict[
     tuple[str, int], Any
 ] = {}  # of all owners of this process, by version and first cluster
-_lock = threading.Lock()
+_lock = threading.RLock()  # a fit may end as garbage is collected in here
 _turns: dict[int, threading.Lock] = defaultdict(threading.Lock)  # by first cluster
 
 
@@ -123,7 +123,7 @@ def take(name: str, first: int) -> Any:
 def _hold(name: str, first: int, value: Any) -> None:
     """Hold a version for the owner, unless its fit has ended: a task of it may run still."""
     with _lock:
-        if not has_left(name.partition(".")[0]):
+        if not has_left(fit_of(name)):
             _held[name, first] = value
 
 
@@ -375,7 +375,7 @@ def leave(fit: str) -> None:
     with _lock:
         parcels.leave(fit)
         for key in [key for key in _held if key[0].startswith(fit)]:
-            del _held[key]
+            _held.pop(key, None)
 
 
 def bare_model(metric: Metric, numbers: Numbers, centroids: FloatArray) -> Model:

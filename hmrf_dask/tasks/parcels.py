@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _parcels: dict[tuple[str, int], Sums] = {}  # by name and the owner's first cluster
 _left: deque[str] = deque(maxlen=64)  # fits that have ended; a task of theirs may come later
-_lock = threading.Lock()
+_lock = threading.RLock()  # a fit may end as garbage is collected in here
 
 
 class Parcels(NamedTuple):
@@ -76,9 +76,9 @@ def changed_by(
     }
     report = merge_steps([replace(step, sums=_counts_of(step)) for step in steps])
     with _lock:
-        for key in [key for key in _parcels if _is_before(key[0], name)]:
-            del _parcels[key]
-        if not has_left(name.partition(".")[0]):
+        for key in [key for key in _parcels if is_before(key[0], name)]:
+            _parcels.pop(key, None)
+        if not has_left(fit_of(name)):
             _parcels.update({(name, first): part for first, part in parts.items()})
     return Changes(report, (Parcels(peers.here, name, np.asarray(list(parts), np.int64)),))
 
@@ -88,7 +88,12 @@ def _counts_of(step: Step) -> Sums:
     return step.sums.without_numbers()
 
 
-def _is_before(name: str, later: str) -> bool:
+def fit_of(name: str) -> str:
+    """Return the fit that a version is of."""
+    return name.partition(".")[0]
+
+
+def is_before(name: str, later: str) -> bool:
     """Return whether a version of a fit was named before another one of it."""
     (fit, number), (its, last) = (one.partition("/")[0].split(".") for one in (name, later))
     return fit == its and int(number) < int(last)
@@ -121,7 +126,7 @@ def leave(fit: str) -> None:
     with _lock:
         _left.append(fit)
         for key in [key for key in _parcels if key[0].startswith(fit)]:
-            del _parcels[key]
+            _parcels.pop(key, None)
 
 
 def has_left(fit: str) -> bool:

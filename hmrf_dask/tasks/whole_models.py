@@ -18,6 +18,8 @@ from weakref import ref
 
 import numpy as np
 
+from hmrf_dask.errors import LostOwnerError
+from hmrf_dask.kernels.approximate import ApproximateTable
 from hmrf_dask.kernels.distances import Table
 from hmrf_dask.kernels.hamerly import CentroidDrift
 from hmrf_dask.kernels.shared_memory import Mapped, Packed, packed
@@ -26,7 +28,7 @@ from hmrf_dask.tasks import owners
 from hmrf_dask.tasks.first_variation import Sources
 from hmrf_dask.tasks.model import Limits, Model
 from hmrf_dask.tasks.owners import HeldRound, Machine, Metric, Numbers, Rows
-from hmrf_dask.tasks.parcels import has_left
+from hmrf_dask.tasks.parcels import fit_of, has_left, is_before
 from hmrf_dask.types import AnyArray, FloatArray, Sized
 
 if TYPE_CHECKING:
@@ -120,11 +122,14 @@ def assembled(sketch: Sketch, metric: Metric) -> Model:
 def assembled_ready(sketch: Sketch, metric: Metric) -> Model:
     """Return a whole model with what the nearest centroids of rows are found by."""
     model, machine = assembled(sketch, metric), sketch.places.machine
-    with _assembling, ExitStack() as stack:
-        if machine is not None and machine.leader == sketch.places.peers.here:
-            stack.enter_context(machine.at_work())
-        model.distortion.make_ready(model.table(), dense=sketch.dense)
-    return model
+    try:
+        with _assembling, ExitStack() as stack:
+            if machine is not None and machine.leader == sketch.places.peers.here:
+                stack.enter_context(machine.at_work())
+            model.distortion.make_ready(model.table(), dense=sketch.dense)
+        return model
+    finally:
+        _let_go()
 
 
 def _put_together(sketch: Sketch, metric: Metric) -> Model:
@@ -149,13 +154,18 @@ def shown_model(sketch: Sketch, metric: Metric) -> Packed:
     def shown() -> tuple[Packed, Any]:
         """Return what is sent, and what is held for those that have it."""
         table: Table = model.table()
-        return packed((model.centroids, table, table.made), _room)
+        made = {
+            name: value
+            for name, value in table.made.copy().items()
+            if isinstance(value, ApproximateTable)
+        }
+        return packed((model.centroids, table, made), _shared_bytes)
 
     known: Packed = _once("shown", sketch.name, shown)[0]
     return known
 
 
-def _room(size: int) -> AnyArray:
+def _shared_bytes(size: int) -> AnyArray:
     with shared_buffers():
         return buffer((size,), np.uint8)
 
@@ -164,7 +174,7 @@ def _of_leader(leader: str, sketch: Sketch, metric: Metric) -> Model | None:
     """Return the model that the leader of this machine has; None where it cannot be seen."""
     ((_, shown),) = sketch.places.peers.ask(shown_model, [(leader, (sketch, metric))])
     try:
-        centroids, table, made = _mapped[_fit_of(sketch.name)].value(shown)
+        centroids, table, made = _mapped[fit_of(sketch.name)].value(shown)
     except OSError as error:
         log.warning(
             "worker processes of this machine cannot share memory, each has its own: %s", error
@@ -179,7 +189,7 @@ def _of_leader(leader: str, sketch: Sketch, metric: Metric) -> Model | None:
 
 def _whole(places: Places) -> Whole:
     """Return all centroids of a version, made of those that this process has and what differs."""
-    fit = _fit_of(places.name)
+    fit = fit_of(places.name)
     held = _wholes.pop(fit, None)  # what fails half way is not used again
     if held is None or held.name != places.name:
         if held is None or not held.is_free:
@@ -220,16 +230,12 @@ def put(rows: Rows, out: FloatArray) -> None:
 # ---- once in a process
 
 
-def _fit_of(name: str) -> str:
-    return name.partition(".")[0]
-
-
 def _once(kind: str, name: str, make: Callable[[], Any]) -> Any:
     """Return what `make` returned when a task of this process first asked for it.
 
     The one before is forgotten first, so that the next may take its memory.
     """
-    fit = _fit_of(name)
+    fit = fit_of(name)
     try:
         with _assembling:
             if has_left(fit):
@@ -238,6 +244,8 @@ def _once(kind: str, name: str, make: Callable[[], Any]) -> Any:
                 _keeping[fit] = ExitStack()
                 _keeping[fit].enter_context(buffers_kept())
             known = _assembled.setdefault(fit, {})
+            if kind in known and is_before(name, known[kind][0]):  # a task that nobody waits for
+                raise LostOwnerError(f"a task must ask for the last {kind} of its fit, got {name}")
             if kind not in known or known[kind][0] != name:
                 if kind == MODEL:
                     known.clear()
@@ -245,26 +253,28 @@ def _once(kind: str, name: str, make: Callable[[], Any]) -> Any:
                 known[kind] = name, make()
             return known[kind][1]
     finally:
-        _let_go(fit)
+        _let_go()
 
 
 def leave(fit: str) -> None:
     """Let go of all that a fit has in this process, as an owner too.
 
-    It may be called on the event loop, for which a task that puts a model together waits: such a
-    task then lets go of that.
+    It may be called on the event loop, for which a task that puts a model together waits: whoever
+    does that lets go when it is done.
     """
     owners.leave(fit)
-    _let_go(fit)
+    _let_go()
 
 
-def _let_go(fit: str) -> None:
-    if has_left(fit) and _assembling.acquire(blocking=False):
+def _let_go() -> None:
+    """Let go of what fits have that ended."""
+    if _assembling.acquire(blocking=False):
         try:
-            for held in (_assembled, _wholes, _mapped):
-                held.pop(fit, None)
-            if keeping := _keeping.pop(fit, None):
-                keeping.close()
+            for fit in filter(has_left, {*_assembled, *_wholes, *_mapped, *_keeping}):
+                for held in (_assembled, _wholes, _mapped):
+                    held.pop(fit, None)
+                if keeping := _keeping.pop(fit, None):
+                    keeping.close()
         finally:
             _assembling.release()
 

@@ -108,9 +108,9 @@ async def _call(
         raise LostOwnerError(f"{address} must answer, got {what}; see what its log says") from error
     if not reply:  # no operation of that name
         raise LostOwnerError(f"{address} must answer, got a worker that has run no task yet")
-    error = None if reply["status"] == "OK" else clean_exception(**reply)[1]
-    if error is not None:
-        raise error
+    raised = None if reply["status"] == "OK" else clean_exception(**reply)[1]
+    if raised is not None:
+        raise raised
     return reply["result"]
 
 

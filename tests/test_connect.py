@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import socket
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import dask
 import psutil
 import pytest
-from distributed import get_client
+from distributed import Client, LocalCluster, get_client
 
 from hmrf_dask.cli import connect
 from hmrf_dask.cli.connect import connected
@@ -157,6 +160,19 @@ def test_a_process_that_dies_is_started_again_however_soon(cluster: dict[str, An
             time.sleep(0.02)
         client.wait_for_workers(1, timeout=60)
         assert set(client.run(os.getpid).values()) != {pid}
+
+
+@pytest.mark.cluster
+def test_the_first_workers_have_their_time_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = itertools.count(0.0, 3600.0)
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as local,
+        Client(local.scheduler_address) as client,
+        ExitStack() as stack,
+    ):
+        monkeypatch.setattr("distributed.client.time", hours.__next__)
+        threading.Timer(0.3, local.scale, [1]).start()
+        connect._wait_for_workers(stack, client, Cluster(address=local.scheduler_address))
 
 
 @pytest.mark.cluster

@@ -265,17 +265,25 @@ def test_overlays_are_put_together() -> None:
             text=True,
             check=True,
         )
-        made = {one["kind"]: one for one in objects(done.stdout)}
+        every = list(objects(done.stdout))
+        made = {one["kind"]: one for one in every}
         assert made.keys() >= kinds
-        assert set(made["ConfigMap"]["data"]) >= {"job.yaml", "nightly.yaml"}
-        for pod in pods_of([*made.values()]):
-            volumes = [one.get("configMap", {}).get("name", "") for one in pod.get("volumes", [])]
-            assert set(volumes) <= {"", made["ConfigMap"]["metadata"]["name"]}
+        maps = {one["metadata"]["name"]: one["data"] for one in every if one["kind"] == "ConfigMap"}
+        (job,) = [name for name, data in maps.items() if {"job.yaml", "nightly.yaml"} <= set(data)]
+        named = {one["kind"]: maps_of(one) for one in every}
+        assert set().union(*named.values()) == maps.keys()
+        assert job not in named.get("Deployment", ())  # another job.yaml restarts no cluster
         if "CronJob" in made:
             pod = made["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-            assert pod["volumes"][0]["configMap"]["name"] == made["ConfigMap"]["metadata"]["name"]
+            assert pod["volumes"][0]["configMap"]["name"] == job
             assert pod["containers"][0]["image"].startswith("registry.example.org/hmrf-dask:")
             assert pod["serviceAccountName"] == "hmrf-nightly"
+
+
+def maps_of(content: Any) -> set[str]:
+    """Return the ConfigMaps that the pods of an object name."""
+    volumes = [one for pod in pods_of(content) for one in pod.get("volumes", [])]
+    return {one["configMap"]["name"] for one in volumes if "configMap" in one}
 
 
 def pods_of(content: Any) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ def test_what_a_command_leaves_is_removed_without_a_word() -> None:
         "os._exit(130)"
     )
     said = []
-    for first in ("import hmrf_dask.cli.group as group; group.tidied_up()", "pass"):
+    for first in ("import hmrf_dask.cli.group as group; group.start_silent_tracker()", "pass"):
         done = subprocess.run(
             [sys.executable, "-c", code.format(first)], cwd=ROOT, stderr=subprocess.PIPE, text=True
         )

@@ -27,6 +27,7 @@ from distributed import Client, LocalCluster
 
 from hmrf_dask.errors import ClusterError, ConfigurationError, HmrfWarning
 from hmrf_dask.flow import clients, places, worker_count
+from hmrf_dask.flow import cluster as flow_cluster
 from hmrf_dask.flow.clients import SilentClusterError, closed_in_time, no_progress
 from hmrf_dask.flow.cluster import LostWorkError, wait_for
 from hmrf_dask.flow.dataflow import DaskFlow
@@ -311,12 +312,25 @@ def test_workers_may_start_after_a_process_was_stopped(monkeypatch: pytest.Monke
     monkeypatch.setattr(places, "workers_by_name", lambda _client: found.pop(0))
     monkeypatch.setattr(places, "POLL", 0.01)
     assert places.some_workers(None) == ["tcp://a"]
-    found += [{}] * 1000
-    with (
-        dask.config.set({"hmrf.no-workers-timeout": "0.1 s"}),
-        pytest.raises(ClusterError, match=r"must have workers, got none for 0.1 s"),
-    ):
+    found += [{}] * 10  # each after an hour
+    with pytest.raises(ClusterError, match=r"must have workers, got none for 60 s"):
         places.some_workers(None)
+
+
+def test_a_stop_leaves_a_look_time_for_workers_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    hour = [0.0]
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: hour[0]))
+    monkeypatch.setattr(flow_cluster, "workers_by_name", lambda _client, seconds: {})
+    monkeypatch.setattr(flow_cluster, "ask", lambda *_, **__: {})
+    nobody = SimpleNamespace(get_task_status=None, address="tcp://a")
+    watch = flow_cluster.Watch(type("Nowhere", (), {"scheduler": nobody})(), ["a"])
+    watch.look(0)
+    for passed in [2.0] * 10 + [3600.0] + [2.0] * 8:  # 20 s without workers, a stop, 16 s
+        hour[0] += passed
+        watch.look(0)
+    hour[0] += 2.0
+    with pytest.raises(ClusterError, match=r"no worker of tcp://a took work for 60 s"):
+        watch.look(0)
 
 
 @pytest.mark.usefixtures("leaping")

@@ -37,7 +37,7 @@ from distributed import (
 )
 from distributed.comm.addressing import get_address_host, get_address_host_port, parse_address
 
-from hmrf_dask.cli.group import finished_first, tidied_up
+from hmrf_dask.cli.group import finished_first, start_silent_tracker
 from hmrf_dask.errors import (
     ClusterError,
     ConfigurationError,
@@ -146,7 +146,7 @@ def _local_processes(stack: ExitStack, n_workers: int) -> None:
     # Ctrl-C is for this process, which then ends the workers; threads and processes started
     # while the signal is blocked never get it, and one that comes meanwhile is not lost.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    tidied_up()  # by what outlives us; and it would unblock SIGINT further down
+    start_silent_tracker()  # by what outlives us; and it would unblock SIGINT further down
     signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -258,10 +258,10 @@ def _wait_for_workers(stack: ExitStack, client: Client, asked: Cluster) -> None:
         ask(
             client,
             f"{counted(least, 'worker')} must come within {seconds:g} s (cluster.wait_seconds)",
-            lambda: client.wait_for_workers(least, timeout=seconds),
-            seconds=seconds + GRACE,
+            lambda: client.wait_for_workers(least),  # Dask's own deadline would count a stop
+            seconds=seconds,
         )
-    except (SilentClusterError, TimeoutError) as error:
+    except SilentClusterError as error:
         there = len(workers_by_name(client, seconds=ANSWER_SECONDS))
         raise ClusterError(
             f"{counted(least, 'worker')} must be there before the work begins, got {there} within "

@@ -122,7 +122,7 @@ def finished_first() -> Iterator[None]:
             handler.raise_if_pending()  # in place of what fails because children got it too
 
 
-def tidied_up() -> None:
+def start_silent_tracker() -> None:
     """Start the process that removes semaphores which this one leaves, and let it say nothing.
 
     Whoever ends a command early knows that it was not finished.

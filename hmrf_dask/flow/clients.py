@@ -233,7 +233,7 @@ class SilentClusterError(ClusterError):
 
 
 class WorkClock:
-    """Seconds that pass while this process is at work: none while it is stopped, or too few.
+    """Seconds in which this process ran: of a time in which it was stopped at most `most` count.
 
     Whoever waits reads it again and again; between two readings at most `most` seconds pass for it.
     What a process that was stopped for an hour waits for had no time to come.

@@ -240,7 +240,7 @@ class Watch:
         self._needed = needed
         self._keys = frozenset(map(str, keys))
         self._asked = list(keys)
-        self._now = WorkClock(2 * (POLL + 2 * _soon())).now  # a look asks twice
+        self._now = WorkClock(2 * (POLL + _soon())).now  # read before and after each question
         self._progress = self._took_work = self._noticed = self._answered = self._now()
         self._worker_count = worker_count_of(client)
         self._done = 0
@@ -361,8 +361,7 @@ class Watch:
         if waiting:
             names = ", ".join(waiting[:3])
             return f"{names} runs but computes nothing (a store that does not answer?)"
-        busy = sum(state.busy for state in self._states.values())
-        if busy:
+        if busy := sum(state.busy for state in self._states.values()):
             return f"{counted(busy, 'worker')} of {len(self._states)} at work, but no task ends"
         return self._idle()
 
@@ -529,13 +528,9 @@ def machine_memory() -> int:
 
 
 def peak_memory() -> int:
-    """Return the most bytes that this process had in memory at a time.
-
-    Of a process that a larger one started, `ru_maxrss` is that of the larger one.
-    """
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+    """Return the most bytes that this process had in memory at a time."""
+    with suppress(OSError, IndexError):  # `ru_maxrss` begins with that of a larger parent
+        return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

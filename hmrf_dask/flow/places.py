@@ -27,7 +27,7 @@ TASKS = 2  # of a pass for each local thread: fewer wait for the slowest, each m
 def some_workers(client: Any) -> list[str]:
     """Return the addresses of the workers that run, once there is one: they may be starting."""
     pause = min(POLL, patience()) / 10
-    clock = WorkClock(10 * pause)
+    clock = WorkClock(10 * pause + 10.0)  # a scheduler may take as long to answer
     while True:
         states = {name: WorkerState.of(one) for name, one in workers_by_name(client).items()}
         running = sorted(name for name, state in states.items() if state.running)

@@ -7,19 +7,24 @@ import gzip
 import json
 import sqlite3
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from distributed import Client
 
+from hmrf_dask.cli import plan_command
 from hmrf_dask.cli.commands import hmrf
 from hmrf_dask.cli.plan_command import _way
 from hmrf_dask.distortions.cosine import Cosine
@@ -27,10 +32,9 @@ from hmrf_dask.documents.files import list_files
 from hmrf_dask.documents.manifest import SCHEMA, Manifest, base_of, load_manifest
 from hmrf_dask.documents.segments import list_documents
 from hmrf_dask.fit import fitting
-from hmrf_dask.fit.owners import MOST
-from hmrf_dask.fit.preparation import ADDING, TaskMemory
-from hmrf_dask.flow.clients import on_threads
-from hmrf_dask.jobs import plan, plan_sample, reckoning
+from hmrf_dask.fit.preparation import ADDING, SLICE_ROWS, TaskMemory
+from hmrf_dask.flow.clients import SilentClusterError, on_threads
+from hmrf_dask.jobs import plan, plan_sample, reckoning, rehearsal
 from hmrf_dask.jobs.clusters import Cluster
 from hmrf_dask.jobs.inputs import gather, load_job
 from hmrf_dask.jobs.plan_sample import DocumentSample, read_sample, sample_of
@@ -122,6 +126,7 @@ def test_documents_are_estimated_from_a_part_of_their_bytes(
     whole = sampled(tmp_path, 10_000)
     assert (whole.n_documents, whole.error, whole.n_read) == (n_documents, 0.0, n_documents)
     assert len(whole.records) == len(set(whole.ids)) == n_documents
+    assert whole.kept_bytes == len(whole.lines(0, n_documents))
     size = sum(file.stat().st_size for file in (tmp_path / "documents").iterdir())
     monkeypatch.setattr(plan_sample, "BYTES", size // 4)
     monkeypatch.setattr(plan_sample, "PROBE", size // 20)
@@ -227,8 +232,9 @@ def sizes_of(n_documents: int, n_features: int, n_clusters: int = 100) -> reckon
     facts = reckoning._facts_of(sample, REHEARSAL, n_documents)
     settings = Settings(n_clusters)
     return reckoning.Sizes(
-        sample, settings, n_documents, n_features, 0, 0, facts, Cosine(), n_packs=3
-    )
+        sample, settings, n_documents, n_features, 0, 0, facts, Cosine(), n_packs=3,
+        together=False,
+    )  # fmt: skip
 
 
 def times_of(
@@ -265,6 +271,34 @@ def test_kernels_that_a_rehearsal_compiled_are_there_for_a_run() -> None:
     assert made[reckoning.ONCE] == pytest.approx(2.0)
 
 
+def test_kernels_that_were_compiled_while_k_was_chosen_are_not_multiplied() -> None:
+    steps = dict.fromkeys((SURVEY, STARTS, BEGINNING, ENDING), 0.0)
+    part = replace(REHEARSAL, n_documents=5_000, steps=steps)
+    for choosing, more, seconds, once in ((9.0, 2.0, 4 * 2.0, 2.0), (4.0, 5.0, 0.0, 2.0)):
+        known = steps | {reckoning.CHOOSE: choosing, SURVEY: more}
+        few = replace(part, n_documents=1_000, steps=known, compiling=7.0)
+        made = times_of(sizes_of(40_000, 9_000), replace(part, n_documents=20_000), part, few)
+        assert made[reckoning.CHOOSE] == pytest.approx(seconds)
+        assert made[reckoning.ONCE] == pytest.approx(once)
+
+
+def test_workers_compile_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, taken in (([1.0, 5.0, 4.0], 6.0), ([3.0], 3.0)):
+        monkeypatch.setattr(rehearsal, "_of_processes", lambda _, found=seconds: found)
+        assert rehearsal._compiled() == taken
+
+
+def test_workers_that_do_not_answer_a_plan_end_it() -> None:
+    with (
+        Client(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ),
+        dask.config.set({"hmrf.no-progress-timeout": "0.1 s"}),
+        pytest.raises(SilentClusterError, match="workers must answer a plan"),
+    ):  # fmt: skip
+        rehearsal._of_processes(partial(time.sleep, 0.3))
+
+
 @pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_compiling_is_timed() -> None:
     before = compile_seconds()
@@ -288,7 +322,11 @@ def test_centroids_lie_with_owners_as_in_a_fit() -> None:
     assert reckoning.traffic_of(sizes, 0)["to_a_worker"] == 0  # threads
     of_two = reckoning.traffic_of(sizes, 2)
     assert of_two == {"owners": 2, "to_a_worker": every // 2, "from_the_driver": 0}
-    assert reckoning.traffic_of(sizes, 64)["owners"] == MOST
+    assert [sizes.owners(number) for number in (1, 2, 8, 64)] == [1, 2, 8, 38]
+    together = replace(sizes, together=True)
+    assert [together.owners(number) for number in (1, 2, 8, 64)] == [1, 1, 1, 1]
+    of_one = {"owners": 1, "to_a_worker": 0, "from_the_driver": 0}
+    assert reckoning.traffic_of(together, 64) == of_one
     few = reckoning.traffic_of(sizes_of(10**6, 9_000), 4)
     assert few == {"owners": 0, "to_a_worker": 8 * 900_000, "from_the_driver": 4 * 8 * 900_000}
     adding = [
@@ -299,6 +337,63 @@ def test_centroids_lie_with_owners_as_in_a_fit() -> None:
     memory = reckoning.Memory(REHEARSAL, sizes, 2, kept=True)
     assert memory.driver(2, alone=False) < 2 * every < memory.driver(2, alone=True)
     assert memory.worker(2) > memory.worker(8) > every
+
+
+def said(folder: Path, n_documents: int, where: plan.Where = WHERE, **job: Any) -> plan.Plan:
+    """Return what is said of so many documents of rehearsals that took some seconds."""
+    steps = dict.fromkeys((SURVEY, STARTS, BEGINNING, ENDING), 1.0)
+    seen = replace(REHEARSAL, steps=steps)
+    written = JobCorpus(folder).write_all(n_documents=30, n_pairs=4, **job)
+    with on_threads(2):
+        return plan._planned(
+            gather(load_job(str(written)), str(written)), where, sizes_of(n_documents, 9_000),
+            reckoning.Runs(seen, seen, seen, seen, 1), (0.0, 1.0),
+        )  # fmt: skip
+
+
+def test_rows_that_do_not_stay_are_in_the_memory_of_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[TaskMemory] = []
+    monkeypatch.setattr(plan, "check_memory", tasks.extend)
+    for memory, name in ((2**60, "its partition"), (0, "its partition and the next")):
+        monkeypatch.setattr(plan, "memory_of_all", lambda found=memory: found)
+        tasks.clear()
+        said(tmp_path, 10**6)
+        assert name in dict(tasks[0].parts)
+    assert reckoning.rows_read(sizes_of(10**9, 9_000), 2) == SLICE_ROWS
+
+
+def test_a_plan_says_on_how_many_documents_k_was_chosen(tmp_path: Path) -> None:
+    made = said(tmp_path, 700, method={"n_clusters": "auto"})
+    assert made.assumed[0].startswith("K was chosen on 500 documents")
+
+
+def test_a_cluster_that_was_not_asked_is_named_where_no_option_was_given(tmp_path: Path) -> None:
+    where = plan.Where("threads", 1)  # so that no client is needed
+    cluster = {"address": "tls://scheduler:8786"}
+    for asked in (False, True):
+        made = said(tmp_path, 700, replace(where, asked=asked), cluster=cluster)
+        words = "was not asked: 1 worker of one thread is planned for"
+        assert any(words in line for line in made.assumed) is not asked
+
+
+@pytest.mark.parametrize(("owners", "seconds"), [(0, 1.0), (1, 3.0)])
+def test_an_iteration_is_that_of_centroids_with_owners(
+    owners: int, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rehearse(_: Any, name: str, n_documents: int, **__: Any) -> Rehearsal:
+        """Return fits of which the first one has no owners, and more iterations."""
+        again = {"n_iterations": 3, "iteration": 3.0} if name == "again" else {}
+        first = replace(REHEARSAL, n_iterations=5, iteration=1.0, n_documents=n_documents)
+        return replace(first, **again)
+
+    monkeypatch.setattr(plan, "rehearse", rehearse)
+    monkeypatch.setattr(plan, "_n_owners", lambda *_: owners)
+    job = JobCorpus(tmp_path).write_all(n_documents=30, n_pairs=4)
+    lots = DocumentSample(1, 1, 10**6, ids=[""] * 20_000, records=[b""] * 20_000)
+    asked = plan.Rehearsed(gather(load_job(str(job)), str(job)), lots, "")
+    assert plan._rehearsed(asked, WHERE, print).whole.iteration == seconds
 
 
 def test_k_is_chosen_once_on_few_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +407,7 @@ def test_k_is_chosen_once_on_few_documents(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(plan, "rehearse", rehearse)
     job = JobCorpus(tmp_path).write_all(n_documents=30, n_pairs=4, method={"n_clusters": "auto"})
     lots = DocumentSample(1, 1, 10**6, ids=[""] * 20_000, records=[b""] * 20_000)
-    plan._rehearsed(plan.Rehearsed(gather(load_job(str(job)), str(job)), lots, ""), print)
+    plan._rehearsed(plan.Rehearsed(gather(load_job(str(job)), str(job)), lots, ""), WHERE, print)
     numbers, clusters = zip(*asked, strict=True)
     assert numbers == (1_000, 20_000, 5_000, 5_000, 20_000)
     assert clusters == ("the job's", 7, 7, 7, 7)
@@ -375,3 +470,34 @@ def test_a_job_is_planned_for_where_it_runs(
 ) -> None:
     options = dict.fromkeys(("threads", "processes", "workers")) | where
     assert _way(options, Cluster.model_validate(cluster)) == way
+
+
+@pytest.mark.parametrize(
+    ("options", "cluster", "there"),
+    [
+        (["--workers=64"], {"processes": 2}, {"n_workers": 2, "threads_per_worker": 1}),
+        ([], {"address": "tls://scheduler:8786"}, {"n_workers": 1, "threads_per_worker": 1}),
+        (["--processes=3"], {"address": "tls://scheduler:8786"}, {"processes": 2}),
+        ([], {"processes": 2}, {"processes": 2}),
+        (["--threads=1"], {}, {"threads": 1}),
+    ],
+)  # fmt: skip
+def test_a_job_is_rehearsed_on_the_threads_that_it_will_have(
+    options: list[str], cluster: dict[str, Any], there: dict[str, int], made: plan.Plan,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    asked = list[Any]()
+
+    def connected_to(where: dict[str, int], cluster: Cluster | None = None) -> Any:
+        """Note where a rehearsal is to run."""
+        asked.append(where if cluster is None else cluster.kwargs)
+        return nullcontext()
+
+    monkeypatch.setattr(plan_command, "connected_to", connected_to)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(plan, "plan_job", lambda _, where, **__: asked.append(where) or made)
+    job = JobCorpus(tmp_path).write_all(n_documents=30, n_pairs=4, cluster=cluster)
+    assert CliRunner().invoke(hmrf, ["plan", str(job), *options]).exit_code == 0
+    assert asked[0] == there
+    assert asked[1].together == ("threads_per_worker" not in there)
+    assert asked[1].asked == bool(options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,16 +79,39 @@ def plan(
         from hmrf_dask.jobs.plan import Where, plan_job
 
         inputs = gather(load_job(job_file), job_file, 0)  # as a first run lists documents
-        way, workers = _way(where, inputs.job.cluster)
-        here = {way: min(workers, psutil.cpu_count() or 1)}
-        with closing(inputs.documents), connected_to(here):
+        cluster = inputs.job.cluster
+        way, workers = _way(where, cluster)
+        together = way == "threads" or _are_here(where, cluster)
+        here = _rehearsed_on(way, min(workers, psutil.cpu_count() or 1), together=together)
+        asked = any(where.values())
+        with closing(inputs.documents), here:
             began = psutil.Process().create_time()
-            planned = plan_job(inputs, Where(way, workers, price, began), sample=sample, tell=tell)
+            place = Where(way, workers, price, began, together, asked)
+            planned = plan_job(inputs, place, sample=sample, tell=tell)
     print_result(planned, as_json=as_json, quiet=quiet)
     if quiet:
         for problem in planned.problems:
             click.echo(f"error: {problem}", err=True)
     click.get_current_context().exit(planned.exit_code)
+
+
+def _are_here(where: dict[str, Any], cluster: Cluster) -> bool:
+    """Return whether worker processes are to run on this machine, and share its threads."""
+    return bool(where["processes"] or (cluster.processes and not where["workers"]))
+
+
+def _rehearsed_on(way: str, number: int, *, together: bool) -> AbstractContextManager[None]:
+    """Return a context with threads or worker processes of this machine, as a run has them.
+
+    Workers that are to be elsewhere have a thread each.
+    """
+    if together:
+        return connected_to({way: number})
+    from hmrf_dask.jobs.clusters import Cluster
+
+    kwargs = {"n_workers": number, "threads_per_worker": 1}
+    cluster = {"class": "distributed.LocalCluster", "kwargs": kwargs}
+    return connected_to({}, Cluster.model_validate(cluster))
 
 
 def _way(where: dict[str, Any], cluster: Cluster) -> tuple[str, int]:

@@ -96,6 +96,9 @@ def _memory(plan: Plan) -> Iterator[str]:
     yield f"  reads {read}, writes about {written}"
     if plan.way == "processes":
         owners, most = plan.traffic["owners"], bytes_in_words(plan.traffic["to_a_worker"])
+        if owners and not plan.traffic["to_a_worker"]:
+            yield "  no centroids travel to workers, which share the memory of their owners"
+            return
         sender = f"from {counted(owners, 'owner')} on workers" if owners else "from the driver"
         yield f"  each worker gets up to {most} of centroids an iteration, {sender}"
 

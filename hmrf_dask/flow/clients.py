@@ -181,6 +181,22 @@ def on_threads(number: int | None = None) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def having_owners(number: int) -> Iterator[None]:
+    """Let the fits inside have so many owners of centroids.
+
+    Examples
+    --------
+    >>> with having_owners(2):
+    ...     setting("owners", "auto")
+    '2'
+    """
+    import dask
+
+    with dask.config.set({"hmrf.owners": str(number)}):
+        yield
+
+
 def leave_the_pool() -> None:
     """Give back the slot of the task that calls: the tasks that it waits for need slots.
 

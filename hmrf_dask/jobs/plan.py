@@ -21,9 +21,8 @@ from hmrf_dask.fit.owners import n_owners
 from hmrf_dask.fit.preparation import TaskMemory, check_memory
 from hmrf_dask.fit.refinement import refines
 from hmrf_dask.fit.suggestion import SAMPLE_ROWS as CHOICE_ROWS
-from hmrf_dask.flow.clients import active_client, local_threads
+from hmrf_dask.flow.clients import active_client, having_owners, local_threads
 from hmrf_dask.flow.cluster import memory_of_all
-from hmrf_dask.flow.dataflow import DaskFlow
 from hmrf_dask.jobs.answers import Given, read_answers
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.job_file import Method
@@ -37,9 +36,11 @@ from hmrf_dask.jobs.reckoning import (
     Sizes,
     StepTime,
     Times,
+    Workplaces,
     features_of,
     grown,
     method_of,
+    rows_read,
     tasks_of,
     traffic_of,
 )
@@ -51,7 +52,6 @@ from hmrf_dask.jobs.rehearsal import (
     SURVEY,
     Rehearsal,
     Rehearsed,
-    having_owners,
     rehearse,
 )
 from hmrf_dask.parameters import AUTO, SEEDED
@@ -124,6 +124,8 @@ class Where:
     workers: int
     price: float | None = None
     began: float = 0.0  # when the process of the plan began, as `time.time` has it
+    together: bool = True  # whether worker processes are on one machine
+    asked: bool = False  # whether an option says how many workers
 
 
 def plan_job(inputs: Inputs, where: Where, *, sample: int = SAMPLE, tell: Tell = nothing) -> Plan:
@@ -139,9 +141,10 @@ def plan_job(inputs: Inputs, where: Where, *, sample: int = SAMPLE, tell: Tell =
         began = time.perf_counter()
         pairs = given.with_classes()
         asked = Rehearsed(inputs, documents, folder, tuple(_in_places(pairs, documents)))
-        runs = _rehearsed(asked, tell)
+        runs = _rehearsed(asked, where, tell)
         spent = time.perf_counter() - began
-    sizes = Sizes.of(inputs, documents, runs, len(pairs.pairs), len(set(pairs.named())))
+    given_sizes = len(pairs.pairs), len(set(pairs.named()))
+    sizes = Sizes.of(inputs, documents, runs, given_sizes, together=where.together)
     return _planned(inputs, where, sizes, runs, (once, spent))
 
 
@@ -163,7 +166,7 @@ def _is_small(sample: DocumentSample) -> bool:
     return sample.complete and sample.n_documents <= SMALL
 
 
-def _rehearsed(asked: Rehearsed, tell: Tell) -> Runs:
+def _rehearsed(asked: Rehearsed, where: Where, tell: Tell) -> Runs:
     """Return the rehearsals; of those that could be repeated the least time of each step."""
     method, sample = asked.inputs.job.method, asked.sample
     there, small = len(sample.records), _is_small(sample)
@@ -187,7 +190,8 @@ def _rehearsed(asked: Rehearsed, tell: Tell) -> Runs:
     n_part = max(there // PART, min(there // 2, MOST_SAMPLED), n_few)
     same = {"n_clusters": few.n_clusters, "refine": whole.n_rounds > 0}
     same |= single
-    with having_owners(_n_owners(asked, (few, whole))):
+    owners = _n_owners(asked, where, (few, whole))
+    with having_owners(owners):
         part = run("part", n_part, **same)
         answered = run("answered", n_part, answered=True, **same)
         part = part.least(answered)
@@ -195,18 +199,20 @@ def _rehearsed(asked: Rehearsed, tell: Tell) -> Runs:
         if time.perf_counter() - began < LONGEST:
             again = run("again", there, **same | {"refine": False})
             whole = whole.least(again)
-            if again.n_iterations > n_iterations:  # of those most are like most of a large fit
+            # Of more iterations most are like most of a large fit; its centroids have owners.
+            if again.n_iterations > n_iterations or owners:
                 whole = replace(whole, iteration=again.iteration)
             n_iterations = (n_iterations + again.n_iterations + 1) // 2
     return Runs(few, whole, part, answered, n_iterations)
 
 
-def _n_owners(asked: Rehearsed, runs: Sequence[Rehearsal]) -> int:
+def _n_owners(asked: Rehearsed, where: Where, runs: Sequence[Rehearsal]) -> int:
     """Return how many owners centroids would have here if these were of all documents."""
     seen = [(run.n_documents, run.n_features) for run in runs]
     width = features_of(seen, asked.sample.n_documents)
     settings, distortion = method_of(asked.inputs, runs[-1].n_clusters)
-    return n_owners(DaskFlow(), settings, distortion, width)
+    number = 0 if where.way == "threads" else _n_workers()
+    return n_owners(Workplaces(number, together=where.together), settings, distortion, width)
 
 
 def _n_few(method: Method, there: int) -> int:
@@ -258,7 +264,8 @@ def _planned(
     asked = next(one for one in by_workers if one.workers == where.workers)
     groups = grouped(steps, where.workers, rehearsed)
     n_workers = 0 if alone else where.workers
-    tasks = tasks_of(sizes, n_workers, refining=whole.n_rounds > 0)
+    reading = 0 if kept else rows_read(sizes, where.workers)
+    tasks = tasks_of(sizes, n_workers, refining=whole.n_rounds > 0, reading=reading)
     problems = problems_of(tasks)
     looped = sum(
         step.seconds(where.workers, rehearsed) for step in steps if step.name in (ITERATION, ROUND)
@@ -293,7 +300,7 @@ def _planned(
         },
         by_workers=by_workers,
         bound_by=max(groups, key=lambda name: groups[name]),
-        assumed=[*_assumed(inputs, where, sizes, rehearsed), *_doubts(runs, sizes)],
+        assumed=[*_assumed(inputs, where, sizes, runs, rehearsed), *_doubts(runs, sizes)],
         problems=problems,
         rehearsal_seconds=round(spent[1], 2),
         exit_code=MemoryPlanError.exit_code if problems else 0,
@@ -387,7 +394,7 @@ def _doubts(runs: Runs, sizes: Sizes) -> Iterator[str]:
     if times > FAR:
         yield (
             f"the time of {runs.whole.n_documents:,} documents was measured, all are {times:.0f} "
-            "times as many, and so are its errors: --sample 100000 is surer, and takes longer"
+            "times as many, and so are its errors: a larger --sample is surer, and takes longer"
         )
     if first.compiling >= COMPILED:
         yield (
@@ -396,11 +403,14 @@ def _doubts(runs: Runs, sizes: Sizes) -> Iterator[str]:
         )
 
 
-def _assumed(inputs: Inputs, where: Where, sizes: Sizes, rehearsed: int) -> Iterator[str]:
+def _assumed(
+    inputs: Inputs, where: Where, sizes: Sizes, runs: Runs, rehearsed: int
+) -> Iterator[str]:
     """Say what was not measured."""
-    if inputs.job.method.n_clusters == AUTO and sizes.n_documents > CHOOSING:
+    chosen_on = runs.few.n_documents
+    if inputs.job.method.n_clusters == AUTO and sizes.n_documents > chosen_on:
         yield (
-            f"K was chosen on {CHOOSING:,} documents: "
+            f"K was chosen on {chosen_on:,} documents: "
             f"{sizes.settings.n_clusters}; a run chooses on {min(CHOICE_ROWS, sizes.n_documents):,}"
             ", may take another, and longer; `hmrf-dask suggest-k` says what it takes"
         )
@@ -412,14 +422,16 @@ def _assumed(inputs: Inputs, where: Where, sizes: Sizes, rehearsed: int) -> Iter
         )
     if where.workers > sizes.n_packs and sizes.n_documents > SMALL:
         yield (
-            f"documents are read in {counted(sizes.n_packs, 'task')}, one a file (of Parquet and "
-            "JSON Lines one for 64 MiB or more), so more workers do not read them sooner"
+            f"documents are read in {counted(sizes.n_packs, 'task')}, one a file, or a pack of "
+            "small ones (of Parquet and plain JSON Lines one for 64 MiB or more), so more workers "
+            "do not read them sooner"
         )
     cluster = inputs.job.cluster
-    if where.way == "processes" and (cluster.stays or cluster.cluster_class):
+    if not where.asked and (cluster.stays or cluster.cluster_class):
+        are = "is" if where.workers == 1 else "each are"
         yield (
             f"the job's cluster was not asked: {counted(where.workers, 'worker')} of one thread "
-            "each are planned for (--workers says another number; count the threads of all)"
+            f"{are} planned for (--workers says another number; count the threads of all)"
         )
     if sizes.n_documents > sizes.sample.n_documents:
         yield "the sample has more documents than were counted"

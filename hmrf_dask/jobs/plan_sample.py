@@ -30,7 +30,7 @@ from hmrf_dask.errors import InvalidInputError
 from hmrf_dask.storage.remote import explained
 
 PLACES = 32
-BYTES = 32 * 2**20  # of a sample, at most
+BYTES = 128 * 2**20  # of a sample, at most
 PROBE = 2**18  # bytes that show how long documents are
 FILES = 2_000  # of one document each
 SEGMENTS = 8  # of other sources than files
@@ -68,6 +68,11 @@ class DocumentSample:
     def complete(self) -> bool:
         """Whether every document is in it."""
         return len(self.records) == self.n_documents
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of memory of the documents that are kept."""
+        return sum(map(len, self.records))
 
     def count(self, batch: Batch) -> None:
         """Note that documents were read."""
@@ -292,7 +297,7 @@ def _beginning(source: DocumentFile, size: int, folder: str) -> Place:
     text = io.BytesIO()
     stream = decompressed(WatchedFile(io.BytesIO(data), source.path), source.compression)
     with suppress(OSError, ValueError, EOFError, pa.ArrowException):  # it breaks off
-        while text.tell() < UNPACKED * BYTES and (part := stream.read(READ_AT_ONCE)):
+        while text.tell() < 2 * BYTES and (part := stream.read(READ_AT_ONCE)):
             text.write(part)
     content = text.getvalue()
     content = content[: content.rfind(b"\n") + 1] or content

@@ -6,10 +6,10 @@ What tasks of a fit need at most is what a fit itself plans with (`fit.preparati
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import lsq_linear
@@ -24,6 +24,7 @@ from hmrf_dask.fit.owners import AT_A_TIME, n_owners
 from hmrf_dask.fit.preparation import (
     HELD,
     ROW_TERMS,
+    SLICE_ROWS,
     TaskMemory,
     icm_task,
     plan_tasks,
@@ -33,6 +34,7 @@ from hmrf_dask.fit.preparation import (
 from hmrf_dask.fit.starts import IN_PARALLEL, pool_work
 from hmrf_dask.fit.suggestion import SAMPLE_ROWS as CHOICE_ROWS
 from hmrf_dask.flow.dataflow import Dataflow
+from hmrf_dask.flow.places import TASKS
 from hmrf_dask.jobs.inputs import Inputs
 from hmrf_dask.jobs.packs import packed
 from hmrf_dask.jobs.plan_sample import DocumentSample
@@ -40,6 +42,7 @@ from hmrf_dask.jobs.rehearsal import BEGINNING, ENDING, STARTS, SURVEY, Rehearsa
 from hmrf_dask.kernels.exact import exact_zero
 from hmrf_dask.report.survey import MOST_SAMPLED
 from hmrf_dask.tasks.model import Settings
+from hmrf_dask.tasks.owners import Process
 from hmrf_dask.tasks.partitions import Facts
 from hmrf_dask.tasks.start_sample import start_sample_size
 from hmrf_dask.text.files import Place
@@ -97,19 +100,27 @@ class Sizes:
     facts: Facts
     distortion: Distortion
     n_packs: int  # of documents, each read by one task
+    together: bool = True  # whether worker processes are on one machine
 
     @staticmethod
-    def of(inputs: Inputs, sample: DocumentSample, runs: Runs, n_pairs: int, named: int) -> Sizes:
-        """Return the sizes, features as more documents bring more of them."""
+    def of(
+        inputs: Inputs, sample: DocumentSample, runs: Runs, given: tuple[int, int], *,
+        together: bool,
+    ) -> Sizes:  # fmt: skip
+        """Return the sizes, features as more documents bring more of them.
+
+        `given` are the numbers of pairs, and of the documents that these name.
+        """
         few, whole, part = runs[:3]
+        n_pairs, n_linked = given
         n_all = max(sample.n_documents, whole.n_documents)
         settings, distortion = method_of(inputs, whole.n_clusters)
         facts = _facts_of(sample, whole, n_all)
         seen = [(run.n_documents, run.n_features) for run in (few, part, whole)]
         width = features_of(seen, n_all)
         return Sizes(
-            sample, settings, n_all, width, n_pairs=n_pairs, n_linked=named, facts=facts,
-            distortion=distortion, n_packs=_n_packs(inputs),
+            sample, settings, n_all, width, n_pairs=n_pairs, n_linked=n_linked, facts=facts,
+            distortion=distortion, n_packs=_n_packs(inputs), together=together,
         )  # fmt: skip
 
     @property
@@ -120,7 +131,8 @@ class Sizes:
     def owners(self, n_workers: int, n_features: int | None = None) -> int:
         """Return how many owners centroids have on so many worker processes, as a fit decides."""
         width = self.n_features if n_features is None else n_features
-        return n_owners(Workplaces(n_workers), self.settings, self.distortion, width)
+        workplaces = Workplaces(n_workers, together=self.together)
+        return n_owners(workplaces, self.settings, self.distortion, width)
 
 
 def _n_packs(inputs: Inputs) -> int:
@@ -130,10 +142,23 @@ def _n_packs(inputs: Inputs) -> int:
 
 
 class Workplaces(Dataflow):
-    """So many worker processes, for what a fit decides by their number."""
+    """So many worker processes, on one machine or each on its own, for what a fit decides by."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, number: int, *, together: bool) -> None:
+        self._number, self._together = number, together
+
+    def workers(self) -> list[str]:
+        """Return their names."""
+        return [str(number) for number in range(self._number)]
+
+    def lazy_at(
+        self,
+        place: str,
+        function: Callable[..., Any],  # noqa: ARG002
+        *arguments: Any,  # noqa: ARG002
+    ) -> Process:
+        """Return where a process is: nothing else is asked of it."""
+        return Process("here" if self._together else place, int(place), 1)
 
     @property
     def n_workers(self) -> int:
@@ -176,8 +201,8 @@ def features_of(seen: Sequence[tuple[int, int]], n_documents: int) -> int:
         fall = math.log(powers[0][0] / power) / (place - powers[0][1])
     far = math.log(n_documents / last[0])
     power *= math.exp(-fall * (logs[-1][0] - place))
-    grown = power * far if fall < 1e-6 else power * (1.0 - math.exp(-fall * far)) / fall
-    return round(last[1] * math.exp(grown))
+    growth = power * far if fall < 1e-6 else power * (1.0 - math.exp(-fall * far)) / fall
+    return round(last[1] * math.exp(growth))
 
 
 def _facts_of(sample: DocumentSample, whole: Rehearsal, n_documents: int) -> Facts:
@@ -258,7 +283,8 @@ class Times:
         """Return the seconds in which K is chosen, on a sample that has more rows than `few`."""
         few = self.runs.few
         n_rows = min(self.sizes.n_documents, CHOICE_ROWS)
-        return few.steps[CHOOSE] * n_rows / min(few.n_documents, CHOICE_ROWS)
+        took = max(0.0, few.steps[CHOOSE] - few.compiling)  # it is the first step with kernels
+        return took * n_rows / min(few.n_documents, CHOICE_ROWS)
 
     @property
     def _labelling(self) -> float:
@@ -341,7 +367,10 @@ class Times:
         return float(alone + of_dense), float(of_rows) + self._read_again()
 
     def _alike(self) -> list[Rehearsal]:
-        """Return the rehearsals whose centroids had owners if those of all documents have."""
+        """Return the rehearsals whose centroids had owners if those of all documents have.
+
+        An iteration of the whole sample is that of its repetition, which has them, if it was run.
+        """
         few, whole, part = self.runs[:3]
         n_workers = 0 if self.alone else self.rehearsed
         owned = [self.sizes.owners(n_workers, n) for n in (few.n_features, None)]
@@ -362,7 +391,7 @@ class Times:
                 continue
             alone, slope = self._line(name)
             seconds += max(0.0, took - alone - slope * few.n_documents)
-        return max(0.0, seconds - few.compiling)
+        return max(0.0, seconds - max(0.0, few.compiling - few.steps.get(CHOOSE, 0.0)))
 
 
 # ---- memory
@@ -409,7 +438,8 @@ class Memory:
     def worker(self, workers: int) -> int:
         """Return the peak of each worker process."""
         now = self._of_worker(self.sizes.n_features, workers)
-        before = self._of_worker(self.whole.n_features, self.rehearsed)
+        here = replace(self, sizes=replace(self.sizes, together=True))
+        before = here._of_worker(self.whole.n_features, self.rehearsed)
         return self.whole.worker_peak + self._added(workers) + max(0, now - before)
 
     def _of_worker(self, n_features: int, workers: int) -> int:
@@ -419,17 +449,23 @@ class Memory:
         return self._arrays(n_features) + (held // owners if owners else 0)
 
 
-def tasks_of(sizes: Sizes, n_workers: int, *, refining: bool) -> list[TaskMemory]:
+def rows_read(sizes: Sizes, workers: int) -> int:
+    """Return how many rows a task reads at most where these do not stay in memory."""
+    each = math.ceil(sizes.n_documents / (TASKS * workers))
+    return max(sizes.facts.longest_block, min(each, SLICE_ROWS))
+
+
+def tasks_of(sizes: Sizes, n_workers: int, *, refining: bool, reading: int = 0) -> list[TaskMemory]:
     """Return what the tasks of a fit need at most, by the arithmetic that a fit refuses by.
 
-    It runs on so many worker processes, or with 0 on threads.
+    It runs on so many worker processes, or with 0 on threads; a task is `reading` so many rows.
     """
     settings, owners = sizes.settings, sizes.owners(n_workers)
     linked = icm_task(sizes.n_linked, sizes.n_pairs, settings) if sizes.n_pairs else None
     start_rows = start_sample_size(sizes.n_documents, settings)
     tasks = plan_tasks(
         sizes.facts, settings, sizes.n_features, linked=linked, refining=refining,
-        refining_starts=refines_all(settings, sizes.distortion, start_rows),
+        refining_starts=refines_all(settings, sizes.distortion, start_rows), reading=reading,
     )  # fmt: skip
     return with_owners(tasks, owners, n_workers) if owners else tasks
 
@@ -437,7 +473,8 @@ def tasks_of(sizes: Sizes, n_workers: int, *, refining: bool) -> list[TaskMemory
 def traffic_of(sizes: Sizes, n_workers: int) -> dict[str, int]:
     """Return the most bytes of centroids that travel in an iteration; only those that changed do.
 
-    Owners send their own to all workers; without owners the driver sends all of them.
+    Owners send their own to all workers, but for those that share their memory; without owners the
+    driver sends all of them.
 
     Returns
     -------
@@ -448,4 +485,6 @@ def traffic_of(sizes: Sizes, n_workers: int) -> dict[str, int]:
     if not owners:
         return {"owners": 0, "to_a_worker": every, "from_the_driver": every * n_workers}
     own = every // owners if owners == n_workers else 0  # a worker without clusters gets all
+    if sizes.together:
+        own = every
     return {"owners": owners, "to_a_worker": every - own, "from_the_driver": 0}

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -24,7 +23,7 @@ from hmrf_dask.documents.delimited import encode_lines
 from hmrf_dask.documents.manifest import base_of
 from hmrf_dask.documents.segments import Documents
 from hmrf_dask.estimators.classes import load
-from hmrf_dask.flow.clients import active_client, local_threads
+from hmrf_dask.flow.clients import active_client, ask, local_threads
 from hmrf_dask.flow.cluster import compute, peak_memory
 from hmrf_dask.jobs.inputs import Inputs, gather, load_job, resolved
 from hmrf_dask.jobs.places import last_release, model_of
@@ -62,7 +61,7 @@ class Rehearsal:
     driver_peak: int  # bytes of this process, so far
     worker_peak: int  # of the largest worker process, so far; 0 without any
     labelling: float  # giving every row its nearest cluster, once
-    compiling: float  # seconds, of all processes: kernels that were not on this machine before
+    compiling: float  # seconds of the clock: kernels that were not on this machine before
 
     def least(self, other: Rehearsal) -> Rehearsal:
         """Return this one with the shorter time of each step, of two over the same documents.
@@ -102,7 +101,7 @@ def rehearse(
     pairs = asked.answers(n_documents) if answered else []
     address = _written(asked, name, n_documents, pairs, method)
     marks = [(READY, time.time())]
-    compiled = sum(_of_processes(compile_seconds))  # workers import numba for it
+    compiled = _compiled()  # workers import numba for it
 
     def mark(event: dict[str, Any]) -> None:
         """Note when a step begins."""
@@ -116,7 +115,7 @@ def rehearse(
         alone = [one.by_itself() for one in copied.segments]
         report = run_job(replace(copied, documents=Documents(alone, {})), tell=mark)
     marks.append(("", time.time()))
-    compiled = sum(_of_processes(compile_seconds)) - compiled
+    compiled = _compiled() - compiled
     seconds = {name: end - begin for (name, begin), (_, end) in pairwise(marks)}
     output = copied.output
     events = _events_of(output, report.run)
@@ -136,20 +135,11 @@ def rehearse(
         row_values=sum(row.file.n_values for row in rows) / max(report.documents["all"], 1),
         written=_size_of(output),
         n_answered=len({end for pair in pairs for end in pair[:2]}),
-        driver_peak=peak_memory(),
+        driver_peak=peak_memory() - asked.sample.kept_bytes,  # which a run does not have
         worker_peak=max(_of_processes(peak_memory)[1:], default=0),
         labelling=_labelling(model, corpus),
         compiling=compiled,
     )
-
-
-@contextmanager
-def having_owners(number: int) -> Iterator[None]:
-    """Let the fits inside have so many owners, as the fit of all documents has."""
-    import dask
-
-    with dask.config.set({"hmrf.owners": str(number)}):
-        yield
 
 
 # ---- the copy that runs
@@ -267,10 +257,19 @@ def _labelling(model: Any, corpus: Corpus) -> float:
     return min(took)
 
 
+def _compiled() -> float:
+    """Return for how long kernels were compiled so far, in worker processes at the same time."""
+    own, *others = _of_processes(compile_seconds)
+    return float(own + max(others, default=0.0))
+
+
 def _of_processes(function: Callable[[], float]) -> list[Any]:
     """Return what a function returns in this process, and in all worker processes."""
     client = active_client()
-    return [function(), *([] if client is None else client.run(function).values())]
+    if client is None:
+        return [function()]
+    answers = ask(client, "workers must answer a plan", lambda: client.run(function))
+    return [function(), *answers.values()]
 
 
 def _size_of(output: str) -> int:

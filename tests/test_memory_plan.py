@@ -212,7 +212,7 @@ def test_a_start_that_is_not_refined_is_planned_without_summands(
 
 
 def test_the_peak_of_a_process_is_its_own() -> None:
-    large = np.ones(2**27)  # a gibibyte, of the process that starts the other one
+    large = np.ones(2**25)  # 256 MiB, of the process that starts the other one
     code = "from hmrf_dask.flow.cluster import peak_memory; print(peak_memory())"
     printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
     assert 2**24 < int(printed.stdout) < large.nbytes <= peak_memory()

@@ -109,7 +109,8 @@ def test_a_process_that_has_run_no_task_holds_nothing(cluster: Any) -> None:
         flow.compute([flow.lazy_at(here.address, asks, slow, [(there.address, (0.0,))], 60.0)])
 
 
-def test_a_process_that_is_gone_is_lost(cluster: Any) -> None:
+def test_a_process_that_is_gone_is_lost(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "CONNECTING", 0.5)
     flow, own = cluster
     here, there = (worker.address for worker in own.workers.values())
     own.sync(own.workers[1].close)
